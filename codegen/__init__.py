@@ -1,0 +1,1 @@
+"""The pipeline from a configuration to a launched kernel; one noun a module, imports only downward."""

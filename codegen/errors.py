@@ -1,0 +1,57 @@
+"""The exceptions that kgen raises on purpose; every one derives from :class:`KgenError`."""
+
+from __future__ import annotations
+
+
+class KgenError(Exception):
+    """Base of all errors that kgen raises on purpose."""
+
+
+class ConfigError(KgenError, ValueError):
+    """A configuration, option or setting that is not allowed.
+
+    Parameters
+    ----------
+    field
+        The field, option or setting at fault, as the user writes it.
+    value
+        What was received.
+    allowed
+        What is allowed, in words.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: got {value!r}; {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+class NotBuiltError(ConfigError):
+    """A legal configuration whose kernel this version of kgen does not build yet."""
+
+
+class PlanError(ConfigError):
+    """A configuration that does not fit the target (shared memory, cluster size, features)."""
+
+
+class RenderError(KgenError):
+    """A template that failed to render: names the template and its line."""
+
+
+class CompileError(KgenError):
+    """NVRTC refused the source: carries the log, the options and a numbered excerpt."""
+
+
+class CacheWarning(UserWarning):
+    """The cache could not be used as asked; the kernel is returned all the same."""
+
+
+class ArgumentError(KgenError, ValueError):
+    """A launch argument of the wrong dtype, shape, stride, alignment, device or range."""
+
+
+class DeviceError(KgenError, RuntimeError):
+    """The GPU or its driver cannot run this kernel, or there is none."""
+
+
+class DriverError(KgenError, RuntimeError):
+    """A CUDA driver call failed: names the call, the error code and its meaning."""

@@ -1,0 +1,65 @@
+#pragma once
+// W_UK absorption: latent[token, 64 columns of this CTA] = nope[token, 128] @ w_uk[128, 64 columns].
+#include "copy.cuh"
+#include "convert.cuh"
+#include "mma.cuh"
+
+constexpr int kNopeColumns = 128;
+constexpr int kNopePitch = 2 * kNopeColumns + 16;  // bytes; 17 * 16: ldmatrix without bank conflicts
+constexpr int kUkPitch = 2 * 64 + 16;              // bytes of a staged w_uk row of 64 columns
+
+// The fragments of one warp's eight latent columns: every 16 bytes serve two steps of K.
+struct UkFragments { Vec16 pair[4]; };
+
+__device__ inline UkFragments load_uk_fragments(SharedAddr staged, int warp, int lane) {
+    UkFragments w;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        w.pair[i] = load_matrix_transposed(staged + (32 * i + lane) * kUkPitch + 16 * warp);
+    return w;
+}
+
+// Eight tokens: the upper half of the 16-row tile is zero.
+__device__ inline Acc absorb8(SharedAddr nope, const UkFragments& w, int lane) {
+    Acc even = {}, odd = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const Vec16 x = load_matrix(nope + (lane % 8) * kNopePitch + 64 * i + 16 * (lane / 8));
+        mma(even, x.word[0], 0, x.word[1], 0, w.pair[i].word[0], w.pair[i].word[1]);
+        mma(odd, x.word[2], 0, x.word[3], 0, w.pair[i].word[2], w.pair[i].word[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
+    return even;
+}
+
+// Sixteen tokens.
+__device__ inline Acc absorb16(SharedAddr nope, const UkFragments& w, int lane) {
+    Acc even = {}, odd = {};
+    const SharedAddr row = nope + (lane % 16) * kNopePitch + 16 * (lane / 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const Vec16 x = load_matrix(row + 64 * i), y = load_matrix(row + 64 * i + 32);
+        mma(even, x.word[0], x.word[1], x.word[2], x.word[3], w.pair[i].word[0], w.pair[i].word[1]);
+        mma(odd, y.word[0], y.word[1], y.word[2], y.word[3], w.pair[i].word[2], w.pair[i].word[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
+    return even;
+}
+
+// Round a pair of latent values to BF16, scale and store them as E4M3.
+__device__ inline void store_query_pair(e4m3* target, float low, float high, float scale) {
+    const uint32_t pair = to_bf16x2(low, high);
+    *reinterpret_cast<uint16_t*>(target) = to_e4m3x2(bf16_low(pair) * scale, bf16_high(pair) * scale);
+}
+
+// Eight BF16 values scaled and stored as E4M3.
+__device__ inline void store_query8(e4m3* target, const Vec16& v, float scale) {
+    Vec8 packed;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        packed.word[i] = to_e4m3x4(bf16_low(v.word[2 * i]) * scale, bf16_high(v.word[2 * i]) * scale,
+                              bf16_low(v.word[2 * i + 1]) * scale, bf16_high(v.word[2 * i + 1]) * scale);
+    *reinterpret_cast<Vec8*>(target) = packed;
+}

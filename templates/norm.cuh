@@ -1,0 +1,38 @@
+#pragma once
+// RMSNorm of BF16 rows: FP32 sums, one rounding to BF16 at the end.
+#include "convert.cuh"
+
+// The sum of `value` over groups of `lanes` neighbouring lanes (a power of two), in every lane.
+template <int lanes>
+__device__ inline float sum_lanes(float value) {
+#pragma unroll
+    for (int step = 1; step < lanes; step *= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
+    return value;
+}
+
+// Add the squares of eight BF16 values to `sum`.
+__device__ inline float add_squares(float sum, const Vec16& x) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        sum = fmaf(bf16_low(x.word[i]), bf16_low(x.word[i]), sum);
+        sum = fmaf(bf16_high(x.word[i]), bf16_high(x.word[i]), sum);
+    }
+    return sum;
+}
+
+// bf16((x * rr) * w) of a pair.
+__device__ inline uint32_t normalise(uint32_t x, float rr, uint32_t w) {
+    return to_bf16x2((bf16_low(x) * rr) * bf16_low(w), (bf16_high(x) * rr) * bf16_high(w));
+}
+
+__device__ inline Vec16 normalise(const Vec16& x, float rr, const Vec16& w) {
+    Vec16 y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y.word[i] = normalise(x.word[i], rr, w.word[i]);
+    return y;
+}
+
+// Reciprocal RMS of the 1536 q_a columns as the stock Triton kernel forms it.
+__device__ inline float query_rrms(float sum, float eps) {
+    return rsqrt_approx_ftz(div_full(sum, 1536.0f) + eps);
+}
