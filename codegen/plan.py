@@ -20,8 +20,9 @@ LORA, KV, NOPE, ROPE = 1536, 512, 128, 64
 HEAD_ROWS = NOPE + ROPE
 CLUSTER = 8
 COMPUTE_THREADS, KV_THREADS = 256, 32
-UK_BYTES = NOPE * (2 * KV // CLUSTER + 16)  # w_uk's 64 columns of a CTA as staged
+UK_BYTES = NOPE * 2 * KV // CLUSTER  # w_uk's 64 columns of a CTA
 NOPE_PITCH = 2 * NOPE + 16
+MMA_ROWS = 16  # tokens of one step of the ksplit scheme
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ class Plan:
 # (docs/performance.md); the same elsewhere until measured there.
 _HOPPER: tuple[tuple[int, Schedule], ...] = (
     (8, Schedule("rows", 8)),
-    (16, Schedule("ksplit", 16, 8)),
-    (256, Schedule("ksplit", 32, 4)),
+    (16, Schedule("ksplit", 16, 2)),
+    (256, Schedule("ksplit", 32, 2)),
 )
 SCHEDULES: dict[str, tuple[tuple[int, Schedule], ...]] = {
     name: _HOPPER for name in ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -207,7 +208,7 @@ def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
     tokens, rows, warps = schedule.tokens, HEAD_ROWS // CLUSTER, COMPUTE_THREADS // 32
     return _stack(
         ("weights", rows * (2 * LORA + 64), f"w_qb [{rows}, 1536] BF16"),
-        ("w_qa", 2 * LORA, "w_qa [1536] BF16"),
+        ("w_qa", 4 * LORA, "w_qa [1536] FP32"),
         ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
         ("partials", warps * tokens * (rows + 4) * 4, f"[{warps} warps, {tokens}, {rows}] FP32"),
         ("nope", tokens * NOPE_PITCH, f"[{tokens}, 128] BF16"),
@@ -217,17 +218,17 @@ def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
 
 
 def _ksplit_smem(schedule: Schedule) -> tuple[Region, ...]:
-    tokens, splits = schedule.tokens, schedule.k_splits
-    rows, columns = HEAD_ROWS // CLUSTER * splits, LORA // splits
-    pitch = 2 * columns + 16
-    partials = splits * tokens * HEAD_ROWS // CLUSTER * 4
-    x = max(tokens * pitch, UK_BYTES - partials)
+    step, splits = MMA_ROWS, schedule.k_splits
+    rows, columns, warps = HEAD_ROWS // CLUSTER * splits, LORA // splits, COMPUTE_THREADS // 32
     return _stack(
-        ("weights", rows * pitch, f"w_qb [{rows}, {columns}] BF16"),
-        ("x", x, f"q_c [{tokens}, {columns}] BF16; w_uk before, nope after"),
-        ("partials", partials, f"[{splits} slices, {tokens}, 24] FP32; w_uk before"),
-        ("sums", splits * tokens * 4, f"sums of squares [{splits} slices, {tokens}] FP32"),
-        ("barriers", 4 * 8, "mbarriers"),
+        ("weights", rows * (2 * columns + 64), f"w_qb [{rows}, {columns}] BF16"),
+        ("w_qa", 4 * columns, f"w_qa [{columns}] FP32"),
+        ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
+        ("partials", warps // 2 * step * rows * 4, f"[{warps // 2} warps, {step}, {rows}] FP32"),
+        ("received", step * rows // splits * 4, f"the peer's sums [{step}, {rows // splits}] FP32"),
+        ("nope", step * NOPE_PITCH, f"[{step}, 128] BF16"),
+        ("sums", step * (warps + splits) * 4, f"sums of squares [{warps} warps + {splits}, {step}]"),
+        ("barriers", 5 * 8, "mbarriers"),
     )
 
 

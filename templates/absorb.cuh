@@ -6,7 +6,23 @@
 
 constexpr int kNopeColumns = 128;
 constexpr int kNopePitch = 2 * kNopeColumns + 16;  // bytes; 17 * 16: ldmatrix without bank conflicts
-constexpr int kUkPitch = 2 * 64 + 16;              // bytes of a staged w_uk row of 64 columns
+constexpr int kUkColumns = 64;                     // of w_uk, this CTA's
+
+// Where the eight columns `piece` of row `k` of w_uk lie: rows of 128 bytes, their pieces permuted so
+// that eight rows of one piece fall into different banks.
+__device__ inline SharedAddr uk_piece(SharedAddr staged, int k, int piece) {
+    return staged + 128 * k + 16 * (piece ^ k % 8);
+}
+
+// Start copying the CTA's 64 columns of w_uk [128, 512].
+template <int threads>
+__device__ inline void stage_uk(SharedAddr staged, const bf16* w_uk, int part, int thread) {
+#pragma unroll
+    for (int i = 0; i < kNopeColumns * 8 / threads; ++i) {
+        const int k = (i * threads + thread) / 8, piece = thread % 8;
+        async_load16(uk_piece(staged, k, piece), w_uk + 512 * k + kUkColumns * part + 8 * piece);
+    }
+}
 
 // The fragments of one warp's eight latent columns: every 16 bytes serve two steps of K.
 struct UkFragments { Vec16 pair[4]; };
@@ -15,7 +31,7 @@ __device__ inline UkFragments load_uk_fragments(SharedAddr staged, int warp, int
     UkFragments w;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        w.pair[i] = load_matrix_transposed(staged + (32 * i + lane) * kUkPitch + 16 * warp);
+        w.pair[i] = load_matrix_transposed(uk_piece(staged, 32 * i + lane, warp));
     return w;
 }
 

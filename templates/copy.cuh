@@ -62,11 +62,13 @@ __device__ inline void async_wait() {
 // Rows of `row_bytes` by all `threads`: row r of the source, `stride` bytes apart, to target + r * pitch.
 template <int rows, int row_bytes, int pitch, int threads>
 __device__ inline void async_load_rows(SharedAddr target, const void* source, int64_t stride, int thread) {
-    constexpr int kPieces = row_bytes / 16;
+    constexpr int kPieces = row_bytes / 16, kTotal = rows * kPieces;
 #pragma unroll
-    for (int i = thread; i < rows * kPieces; i += threads)
-        async_load16(target + i / kPieces * pitch + i % kPieces * 16,
-                     static_cast<const uint8_t*>(source) + i / kPieces * stride + i % kPieces * 16);
+    for (int i = 0; i < (kTotal + threads - 1) / threads; ++i) {
+        const unsigned piece = i * threads + thread, row = piece / kPieces, column = piece % kPieces * 16;
+        if (kTotal % threads == 0 || piece < kTotal)
+            async_load16(target + row * pitch + column, static_cast<const uint8_t*>(source) + row * stride + column);
+    }
 }
 
 // Bulk copy of `bytes` (a multiple of 16) from global to this CTA's shared memory, counted on `barrier`.
@@ -100,6 +102,12 @@ __device__ inline void store_remote(SharedAddr target, const Vec16& v, SharedAdd
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];"
                  ::"r"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]),
                    "r"(barrier) : "memory");
+}
+
+__device__ inline Vec8 load_shared8(SharedAddr source) {
+    Vec8 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "r"(source) : "memory");
+    return v;
 }
 
 __device__ inline void store_shared8(SharedAddr target, float a, float b) {

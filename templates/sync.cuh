@@ -21,8 +21,10 @@ __device__ inline uint32_t cluster_rank() {
     return rank;
 }
 
+// NOTE: relaxed, since all it has to order is mbarrier_init_fence; a release waits for every
+// global access on its way.
 __device__ inline void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ inline void cluster_wait() {
@@ -42,7 +44,6 @@ __device__ inline void mbarrier_init(SharedAddr barrier, uint32_t arrivals) {
 // Make initialised mbarriers visible to the cluster and to asynchronous copies.
 __device__ inline void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 __device__ inline void mbarrier_arrive(SharedAddr barrier) {
