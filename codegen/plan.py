@@ -208,9 +208,8 @@ def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
     tokens, rows, warps = schedule.tokens, HEAD_ROWS // CLUSTER, COMPUTE_THREADS // 32
     return _stack(
         ("weights", rows * (2 * LORA + 64), f"w_qb [{rows}, 1536] BF16"),
-        ("w_qa", 4 * LORA, "w_qa [1536] FP32"),
         ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
-        ("partials", warps * tokens * (rows + 4) * 4, f"[{warps} warps, {tokens}, {rows}] FP32"),
+        ("partials", warps * tokens * rows * 4, f"[{warps} warps, {tokens}, {rows}] FP32"),
         ("nope", tokens * NOPE_PITCH, f"[{tokens}, 128] BF16"),
         ("sums", tokens * warps * 4, f"sums of squares [{tokens}, {warps} warps] FP32"),
         ("barriers", 2 * 8, "mbarriers"),
@@ -222,7 +221,7 @@ def _ksplit_smem(schedule: Schedule) -> tuple[Region, ...]:
     rows, columns, warps = HEAD_ROWS // CLUSTER * splits, LORA // splits, COMPUTE_THREADS // 32
     return _stack(
         ("weights", rows * (2 * columns + 64), f"w_qb [{rows}, {columns}] BF16"),
-        ("w_qa", 4 * columns, f"w_qa [{columns}] FP32"),
+        ("w_qa", 2 * columns, f"w_qa [{columns}] BF16"),
         ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
         ("partials", warps // 2 * step * rows * 4, f"[{warps // 2} warps, {step}, {rows}] FP32"),
         ("received", step * rows // splits * 4, f"the peer's sums [{step}, {rows // splits}] FP32"),

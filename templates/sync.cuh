@@ -60,13 +60,13 @@ __device__ inline void mbarrier_arrive_expect(SharedAddr barrier, uint32_t bytes
                  ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Wait for the phase of `parity` to complete: acquires what was released anywhere in the cluster.
+// Wait for the phase of `parity` to complete and acquire what its arrivals and transactions brought.
 __device__ inline void mbarrier_wait(SharedAddr barrier, uint32_t parity) {
     uint32_t done = 0;
     while (!done) {
         asm volatile(
             "{ .reg .pred p;\n"
-            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
             "selp.u32 %0, 1, 0, p; }"
             : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
     }
