@@ -1,1 +1,1 @@
-"""The pipeline from a configuration to a launched kernel; one noun a module, imports only downward."""
+"""From a configuration to a launched kernel: one noun a module, imports only downward."""

@@ -109,7 +109,9 @@ class ParamTable:
         """Members of the struct: pointers, then 8-byte strides, then the rest by falling size,
         so that there is no padding inside."""
         return tuple(
-            sorted((*self._pointers(), *self._shape_fields(), *self._values()), key=lambda f: -f.size)
+            sorted(
+                (*self._pointers(), *self._shape_fields(), *self._values()), key=lambda f: -f.size
+            )
         )
 
     def _pointers(self) -> Iterable[Field]:

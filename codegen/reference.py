@@ -53,7 +53,8 @@ def to_e4m3(values: F64) -> Bytes:
 
 def from_e4m3(bits: Bytes) -> F64:
     """The values of E4M3 bit patterns."""
-    return bits.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    values: F64 = bits.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    return values
 
 
 def rms_norm(x: F64, weight: Bits16, eps: float) -> F64:
@@ -94,7 +95,9 @@ def query(
     with np.errstate(all="ignore"):
         q_c = rms_norm(row[:, :LORA], w_qa, eps)
         q = round_bf16(q_c @ from_bf16(w_qb).T).reshape(-1, heads, NOPE + ROPE)
-        latent = round_bf16(np.einsum("bhk,hkc->bhc", q[..., :NOPE], from_bf16(w_uk), optimize=True))
+        latent = round_bf16(
+            np.einsum("bhk,hkc->bhc", q[..., :NOPE], from_bf16(w_uk), optimize=True)
+        )
         whole = np.concatenate((latent, q[..., NOPE:]), axis=-1)
         kv = rms_norm(row[:, LORA : LORA + KV], w_kva, eps)
         packed = np.concatenate((kv, row[:, LORA + KV : LORA + KV + ROPE]), axis=-1)

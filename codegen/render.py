@@ -55,7 +55,7 @@ def _place(template: str, error: jinja2.TemplateError) -> str:
 
 @cache
 def environment() -> jinja2.Environment:
-    """``//%`` line statements, ``//%#`` notes and ``${name}`` values; undefined names are errors."""
+    """``//%`` statements, ``//%#`` notes and ``${name}`` values; undefined names are errors."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,

@@ -30,7 +30,7 @@ class Rule:
 
 
 def needs(field: str, condition: str, holds: Callable[[Any], bool]) -> Rule:
-    """``field`` may differ from its default only where ``holds``; ``condition`` says so in words."""
+    """``field`` may differ from its default only where ``holds``, as ``condition`` says."""
 
     def rule(config: Config) -> bool:
         return getattr(config, field) == type(config).model_fields[field].default or holds(config)
@@ -73,11 +73,19 @@ class Query(Config):
     kernel: ClassVar[str] = "query"
 
     heads: Annotated[
-        int, Field(ge=1, le=128, description="query heads of this rank", json_schema_extra={"slug": "h"})
+        int,
+        Field(
+            ge=1, le=128, description="query heads of this rank", json_schema_extra={"slug": "h"}
+        ),
     ]
     batch: Annotated[
         int,
-        Field(ge=1, le=256, description="token rows of a launch at most", json_schema_extra={"slug": "b"}),
+        Field(
+            ge=1,
+            le=256,
+            description="token rows of a launch at most",
+            json_schema_extra={"slug": "b"},
+        ),
     ]
     scheme: Annotated[
         Literal["auto", "rows", "ksplit"],
@@ -86,14 +94,20 @@ class Query(Config):
     dcp: Annotated[
         int, Field(ge=0, le=64, description="decode context parallel ranks; 0 is off")
     ] = 0
-    dsa: Annotated[bool, Field(description="K3.1 DSA: BF16 query, fp8_ds_mla cache, q_c stored")] = False
+    dsa: Annotated[
+        bool, Field(description="K3.1 DSA: BF16 query, fp8_ds_mla cache, q_c stored")
+    ] = False
     fp8: Annotated[bool, Field(description="with dsa: per-tensor FP8 query and cache")] = False
     nvfp4: Annotated[bool, Field(description="with dsa and fp8: nvfp4_ds_mla cache")] = False
-    late: Annotated[bool, Field(description="with dsa: wait for the previous kernel at the end")] = False
+    late: Annotated[
+        bool, Field(description="with dsa: wait for the previous kernel at the end")
+    ] = False
     release: Annotated[
         bool, Field(description="launch dependents right after the wait for the previous kernel")
     ] = True
-    store_qc: Annotated[bool, Field(description="with dsa: also store the normalised q_c rows")] = True
+    store_qc: Annotated[bool, Field(description="with dsa: also store the normalised q_c rows")] = (
+        True
+    )
     poll: Annotated[bool, Field(description="with dcp: wait here for every rank's query")] = True
     transport: Annotated[
         Literal["multicast", "unicast"], Field(description="with dcp: how mailboxes are written")
@@ -159,7 +173,12 @@ def options(model: type[Config]) -> tuple[Option, ...]:
 
 def _option(name: str, info: FieldInfo) -> Option:
     choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
-    bounds = {key: getattr(m, key) for m in info.metadata for key in ("ge", "le") if hasattr(m, key)}
+    bounds = {
+        key: getattr(bound, key)
+        for bound in info.metadata
+        for key in ("ge", "le")
+        if hasattr(bound, key)
+    }
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     return Option(
         name=name,
@@ -222,9 +241,10 @@ def _config_error(model: type[Config], error: ValidationError) -> ConfigError:
     name = str(first["loc"][0]) if first["loc"] else model.kernel
     known = {option.name: option for option in options(model)}
     if name not in known:
-        return ConfigError(name, first["input"], f"{model.kernel} has the fields {', '.join(known)}")
+        fields = ", ".join(known)
+        return ConfigError(name, first["input"], f"{model.kernel} has the fields {fields}")
     if first["type"] == "missing":
-        return ConfigError(name, None, f"{model.kernel} requires it: {known[name].allowed}")
+        return ConfigError(name, "nothing", f"{model.kernel} requires it: {known[name].allowed}")
     return ConfigError(name, first["input"], f"allowed is {known[name].allowed}")
 
 

@@ -1,0 +1,261 @@
+"""The ``kgen`` command: data on stdout, narration on stderr; 0 done, 1 failed, 2 usage."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .codegen.command import ConfigCommand, Group, exit_code, setting_values, target_names
+
+if TYPE_CHECKING:
+    from .codegen.build import Artifact
+    from .codegen.schema import Config
+
+as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
+arch_option = click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="ARCH",
+    callback=lambda _ctx, _param, value: target_names(value),
+    help="target, may repeat [default: KGEN_ARCH, else the GPU here, else sm_90a]",
+)
+folder_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    callback=lambda _ctx, _param, value: value and _made(value),
+    help="put copies here",
+)
+
+
+def _made(folder: Path) -> Path:
+    from .codegen.errors import ConfigError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--output", str(folder), f"cannot be made: {error.strerror}") from None
+    return folder
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        kgen()
+
+
+def _show_warning(message: Warning | str, *_args: Any, **_kwargs: Any) -> None:
+    click.echo(f"warning: {message}", err=True)
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kgen", message="%(prog)s %(version)s")
+def kgen() -> None:
+    """Fused CUDA kernels for MLA decode, generated from one schema and built without a toolkit."""
+
+
+@kgen.command(cls=ConfigCommand)
+@arch_option
+@click.option("--jobs", type=click.IntRange(min=1), help="parallel compiles at most")
+@folder_option
+@as_json
+@click.pass_context
+def build(
+    ctx: click.Context,
+    configs: tuple[Config, ...],
+    archs: tuple[str, ...],
+    jobs: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Build cubins: from the cache, else compiled now.
+
+    Kernels are named by slugs (query-h8-b64) or by options, which take lists and ranges:
+    --heads 6,8,12 --batch 1-16,32 builds every combination. FOLDER receives copies.
+    """
+    from .codegen import build as pipeline
+    from .codegen import narration, report
+
+    start = time.perf_counter()
+    with narration.narration(len(configs) * len(archs)) as tell:
+        results = pipeline.build_many(configs, archs, jobs=jobs, on_done=tell)
+    summary = narration.summary(results, time.perf_counter() - start)
+    built = [
+        report.artifact_data(result.artifact, _place(result.artifact, output))
+        for result in results
+        if result.artifact
+    ]
+    failed = [result for result in results if result.error]
+    if as_json:
+        errors = [{"slug": r.config.slug, "arch": r.arch, "error": str(r.error)} for r in failed]
+        _print_json({"kernels": built, "failed": errors, "summary": summary.data()})
+    else:
+        for data in built:
+            click.echo(report.artifact_line(data))
+    click.echo(summary, err=True)
+    ctx.exit(exit_code(result.error for result in results))
+
+
+def _place(artifact: Artifact, folder: Path | None) -> Path | None:
+    if folder is None:
+        return artifact.path
+    path = folder / f"{artifact.plan.config.slug}-{artifact.plan.target.name}.cubin"
+    path.write_bytes(artifact.cubin.image)
+    return path
+
+
+@kgen.command(cls=ConfigCommand)
+@arch_option
+@as_json
+def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> None:
+    """Show how kernels will run: grid, shared memory, bytes and the floor."""
+    from .codegen import report
+    from .codegen.plan import plan as make_plan
+
+    plans = [make_plan(config, arch) for config in configs for arch in archs]
+    if as_json:
+        _print_json([report.plan_data(each) for each in plans])
+    else:
+        click.echo("\n\n".join(map(report.plan_text, plans)))
+
+
+@kgen.command()
+@click.option("--check", is_flag=True, help="write nothing; fail on any difference")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER")
+def generate(check: bool, output: Path | None) -> None:
+    """Write the CUDA source of the canonical kernels to generated/."""
+    from .codegen import generated
+
+    folder, sources = generated.folder(output), generated.sources()
+    if not check:
+        touched = generated.write(folder, sources)
+        for path in touched:
+            click.echo(path)
+        click.echo(f"{len(sources)} sources, {len(touched)} changed", err=True)
+        return
+    differences = generated.compare(folder, sources)
+    for difference in differences:
+        click.echo(f"{difference.kind} {difference.path}")
+        click.echo(difference.diff, nl=bool(difference.diff))
+    if differences:
+        raise click.ClickException(f"{len(differences)} of {folder} differ: run kgen generate")
+    click.echo(f"{len(sources)} sources are current", err=True)
+
+
+@kgen.command()
+@click.option("--table", is_flag=True, help="print the option tables in Markdown")
+def schema(table: bool) -> None:
+    """Print the JSON Schema of every kernel family."""
+    from .codegen import report
+    from .codegen import schema as models
+
+    if not table:
+        _print_json(models.json_schema())
+        return
+    header = ("Option", "Allowed", "Default", "Meaning")
+    for kernel, model in models.KERNELS.items():
+        rows = ((f"`{flag}`", *rest) for flag, *rest in models.table(model))
+        click.echo(f"**{kernel}**\n\n{report.markdown(header, rows)}")
+
+
+@kgen.command(cls=ConfigCommand)
+@click.option("--replays", type=click.IntRange(min=1), default=30, show_default=True)
+@as_json
+def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
+    """Time kernels on the GPU here, beside their floors."""
+    from .codegen import nvml
+
+    nvml.require()
+    from .codegen import bench as timing
+
+    click.echo(timing.run(configs, replays=replays, as_json=as_json))
+
+
+@kgen.command()
+@click.option("--table", is_flag=True, help="print the settings in Markdown")
+@as_json
+@click.pass_context
+def env(ctx: click.Context, table: bool, as_json: bool) -> None:
+    """Show every setting, its value and where it is from."""
+    from .codegen import report
+
+    values = setting_values(ctx)
+    if as_json:
+        _print_json(values)
+    elif table:
+        header = ("Setting", "Flag", "Default", "Meaning")
+        rows = ((f"`{v['name']}`", f"`{v['flag']}`", v["default"], v["doc"]) for v in values)
+        click.echo(report.markdown(header, rows))
+    else:
+        click.echo(report.aligned((v["name"], v["value"], v["from"]) for v in values))
+
+
+@kgen.command()
+@as_json
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Tell what this machine can do; fails if kernels cannot be built."""
+    from dataclasses import asdict
+
+    from .codegen import doctor as probes
+    from .codegen import report
+
+    findings = probes.examine()
+    if as_json:
+        _print_json([asdict(finding) for finding in findings])
+    else:
+        click.echo(report.findings_text(findings))
+    ctx.exit(0 if probes.healthy(findings) else 1)
+
+
+@kgen.group()
+def cache() -> None:
+    """Look at the cache, or empty it."""
+
+
+@cache.command("dir")
+def cache_dir() -> None:
+    """Print the cache's folder."""
+    from .codegen.cache import Cache
+
+    click.echo(Cache().root)
+
+
+@cache.command("ls")
+@as_json
+def cache_ls(as_json: bool) -> None:
+    """List what has been built."""
+    from .codegen import report
+    from .codegen.cache import Cache
+
+    entries = list(Cache().entries())
+    if as_json:
+        _print_json([report.entry_data(entry) for entry in entries])
+    elif entries:
+        click.echo(report.aligned(map(report.entry_row, entries)))
+    click.echo(f"{len(entries)} kernels", err=True)
+
+
+@cache.command("clear")
+def cache_clear() -> None:
+    """Remove every built kernel."""
+    from .codegen.cache import Cache
+
+    store = Cache()
+    click.echo(f"{store.clear()} kernels removed from {store.root}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""From a configuration to a cubin: the one place that decides where a cubin comes from."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Literal
+
+from . import compiler, machine, settings
+from .arch import DEFAULT, Target
+from .cache import Cache, Entry, key
+from .compiler import Cubin, Resources
+from .errors import CacheWarning, ConfigError
+from .plan import Plan, plan
+from .render import Source, render
+
+if TYPE_CHECKING:
+    from .schema import Config
+
+JOB_MEMORY = 512 << 20  # bytes; NVRTC takes about 100 MB for itself and 40 MB a job
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A built kernel. ``path`` is None where it could not be stored; ``seconds`` is the whole
+    time from the configuration to here."""
+
+    plan: Plan
+    cubin: Cubin
+    key: str
+    path: Path | None
+    origin: Literal["cache", "compiled"]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One kernel of :func:`build_many`: an artifact, or the error that it ended with."""
+
+    config: Config
+    arch: str
+    artifact: Artifact | None
+    error: Exception | None = None
+
+
+def build(
+    config: Config, arch: str | Target | None = None, *, cache: Cache | None = None
+) -> Artifact:
+    """The cubin of ``config`` for ``arch``: from a cache, else compiled now and stored.
+
+    Parameters
+    ----------
+    config
+        What to build.
+    arch
+        The target; where None, the setting ``KGEN_ARCH``, else sm_90a.
+    cache
+        The cache to ask and to fill, else the one of ``KGEN_CACHE_DIR``. Those of
+        ``KGEN_CACHE_PATH`` are asked after it.
+
+    Raises
+    ------
+    ConfigError
+        A target or setting that is not allowed, or a compile where ``KGEN_JIT`` is 0; as
+        PlanError or NotBuiltError where the kernel does not fit or does not exist yet.
+    CompileError
+        When NVRTC refuses the source. Nothing is stored.
+    """
+    started = time.perf_counter()
+    planned = plan(config, arch or settings.ARCH.value() or DEFAULT)
+    target = planned.target.name
+    source = render(planned)
+    digest = key(source, target, compiler.options(target), compiler.nvrtc_build())
+    cache = cache or Cache()
+    _dump(source, target)
+    entry = _look_up(digest, cache)
+    cubin = _cubin(entry, source, target) if entry else _compile(planned, source)
+    path = entry.path if entry else _store(cache, digest, cubin, planned, source)
+    _dump(source, target, cubin)
+    seconds = time.perf_counter() - started
+    origin: Literal["cache", "compiled"] = "cache" if entry else "compiled"
+    artifact = Artifact(planned, cubin, digest, path, origin, seconds)
+    _tell(artifact)
+    return artifact
+
+
+def build_many(
+    configs: Iterable[Config],
+    archs: Iterable[str],
+    jobs: int | None = None,
+    on_done: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """Build every configuration for every target, ``jobs`` at a time.
+
+    NVRTC compiles outside of Python's lock and in parallel, so that threads keep all cores busy
+    and share one loaded compiler. A failure is that kernel's result and stops no other.
+    ``on_done`` is called in the caller's thread as results come; the list is in matrix order.
+    """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    targets = tuple(archs)
+    work = [(config, arch) for config in configs for arch in targets]
+    with ThreadPoolExecutor(job_count(jobs)) as pool:
+        futures = [pool.submit(_attempt, config, arch) for config, arch in work]
+        try:
+            for future in as_completed(futures):
+                on_done(future.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+def job_count(asked: int | None = None) -> int:
+    """``asked`` jobs, or as many as there are cores; never more than cores or memory carry."""
+    if asked is not None and asked < 1:
+        raise ConfigError("jobs", asked, "allowed is an integer from 1")
+    limit = max(1, min(machine.cores(), machine.memory() // JOB_MEMORY))
+    return min(asked or limit, limit)
+
+
+def _attempt(config: Config, arch: str) -> Result:
+    try:
+        return Result(config, arch, build(config, arch))
+    except Exception as error:
+        return Result(config, arch, None, error)
+
+
+def _look_up(digest: str, cache: Cache) -> Entry | None:
+    caches = (cache, *map(Cache, settings.CACHE_PATH.value()))
+    return next((entry for each in caches if (entry := each.get(digest))), None)
+
+
+def _cubin(entry: Entry, source: Source, arch: str) -> Cubin:
+    facts = entry.meta
+    resources = Resources(**facts["resources"])
+    return Cubin(entry.image, source.entry, arch, facts["log"], resources, facts["seconds"])
+
+
+def _compile(planned: Plan, source: Source) -> Cubin:
+    if not settings.JIT.value():
+        slug, arch = planned.config.slug, planned.target.name
+        text = f"{slug} for {arch} is in no cache; set it to 1, or build the kernel beforehand"
+        raise ConfigError(settings.JIT.name, "0", text)
+    return compiler.compile(source, planned.target.name)
+
+
+def _store(cache: Cache, digest: str, cubin: Cubin, planned: Plan, source: Source) -> Path | None:
+    meta = {
+        "config": planned.config.slug,
+        "arch": cubin.arch,
+        "template": source.template,
+        "entry": cubin.entry,
+        "nvrtc": compiler.nvrtc_build(),
+        "options": compiler.options(cubin.arch),
+        "resources": asdict(cubin.resources),
+        "log": cubin.log,
+        "seconds": round(cubin.seconds, 4),
+    }
+    try:
+        return cache.put(digest, cubin.image, meta)
+    except OSError as error:
+        _warn_once(cache.root, error)
+        return None
+
+
+_warned: set[Path] = set()
+_warning = Lock()
+
+
+def _warn_once(root: Path, error: OSError) -> None:
+    with _warning:
+        if root in _warned:
+            return
+        _warned.add(root)
+    text = (
+        f"the cache {root} cannot be written ({error.strerror or error}): kernels are built in "
+        f"memory; set {settings.CACHE_DIR.name} to a writable folder"
+    )
+    warnings.warn(text, CacheWarning, stacklevel=4)
+
+
+def _dump(source: Source, arch: str, cubin: Cubin | None = None) -> None:
+    """Leave what there is of a kernel in the folder of ``KGEN_DUMP_DIR``."""
+    folder = settings.DUMP_DIR.value()
+    if folder is None:
+        return
+    stem = f"{Path(source.name).stem}-{arch}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if cubin:
+            (folder / f"{stem}.cubin").write_bytes(cubin.image)
+            return
+        for name, text in ((f"{stem}.cu", source.text), *source.headers):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    except OSError as error:
+        text = f"must be a folder that can be written: {error.strerror}"
+        raise ConfigError(settings.DUMP_DIR.name, str(folder), text) from None
+
+
+def _tell(artifact: Artifact) -> None:
+    level = settings.LOG.value()
+    if not level:
+        return
+    cubin, name = artifact.cubin, f"{artifact.plan.config.slug} {artifact.cubin.arch}"
+    lines = [f"kgen: {name}: {artifact.origin} in {artifact.seconds:.3f} s, {artifact.path}"]
+    if level > 1:
+        lines += [f"kgen:   key {artifact.key}", f"kgen:   {cubin.resources}", cubin.log]
+    print("\n".join(filter(None, lines)), file=sys.stderr)

@@ -1,0 +1,25 @@
+"""The canonical configurations: those whose source is committed under ``generated/``."""
+
+from __future__ import annotations
+
+from .schema import Config, parse_slug
+
+SLUGS = (
+    "query-h6-b1",
+    "query-h6-b64",
+    "query-h8-b1",
+    "query-h8-b8",
+    "query-h8-b16",
+    "query-h8-b32",
+    "query-h8-b64",
+    "query-h8-b128",
+    "query-h12-b8",
+    "query-h16-b256",
+    "query-h128-b1",
+    "query-h128-b64",
+)
+
+
+def configs() -> tuple[Config, ...]:
+    """The canonical configurations, in order."""
+    return tuple(map(parse_slug, SLUGS))

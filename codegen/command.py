@@ -1,0 +1,203 @@
+"""Commands whose options are derived: a flag per setting, an option per field of the schema."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cache, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import settings
+from .errors import ConfigError, KgenError
+
+if TYPE_CHECKING:
+    from .schema import Config, Option
+
+FLAGS = "kgen.flags"  # in a context's meta: names of the settings that flags have set
+
+
+class Failure(click.ClickException):
+    """An error that kgen raised on purpose, as the command line reports it."""
+
+    exit_code = 1
+
+
+class Misuse(Failure):
+    """A :class:`Failure` by the user's mistake."""
+
+    exit_code = 2
+
+
+def failure(error: Exception) -> Failure:
+    """``error`` with a message and an exit code."""
+    return (Misuse if isinstance(error, ConfigError) else Failure)(str(error))
+
+
+def exit_code(errors: Iterable[Exception | None]) -> int:
+    """0 where nothing failed, 2 where all failed by the user's mistake, else 1."""
+    outcomes = [None if error is None else failure(error).exit_code for error in errors]
+    if outcomes and all(outcome == 2 for outcome in outcomes):
+        return 2
+    return int(any(outcomes))
+
+
+class Command(click.Command):
+    """A command that takes a flag for every setting."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = {opt for param in self.params for opt in param.opts}
+        flags = (flag for flag in setting_flags() if own.isdisjoint(flag.opts))
+        *params, help_option = super().get_params(ctx)
+        return [*params, *flags, help_option]
+
+
+class ConfigCommand(Command):
+    """A command on configurations: its callback takes ``configs``, from slugs and options."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from .schema import KERNELS
+
+        return [*config_params(tuple(KERNELS.values())), *super().get_params(ctx)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from .matrix import select
+        from .schema import KERNELS
+
+        derived = config_params(tuple(KERNELS.values()))
+        values = {str(param.name): ctx.params.pop(str(param.name)) for param in derived}
+        slugs, kernel = values.pop("slugs"), values.pop("kernel")
+        given = {name: value for name, value in values.items() if value is not None}
+        ctx.params["configs"] = select(slugs, kernel, given)
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A group whose commands end with a message and an exit code, never a traceback."""
+
+    command_class = Command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (KgenError, OSError) as error:
+            raise failure(error) from None
+
+
+Group.group_class = Group
+
+
+@cache
+def setting_flags() -> tuple[click.Option, ...]:
+    """One option per setting; it sets the environment variable while the command runs."""
+    return tuple(
+        click.Option(
+            [setting_flag(setting.name)],
+            metavar="VALUE",
+            expose_value=False,
+            callback=partial(_set, setting.name),
+            help=f"{setting.doc} [{setting.name}; default: {setting.default}]",
+        )
+        for setting in settings.SETTINGS
+    )
+
+
+def setting_flag(name: str) -> str:
+    """The flag that mirrors the setting ``name``: ``--cache-dir`` for ``KGEN_CACHE_DIR``."""
+    return "--" + name.removeprefix("KGEN_").lower().replace("_", "-")
+
+
+def setting_values(ctx: click.Context) -> list[dict[str, str]]:
+    """Every setting with its value and where that is from."""
+    return [_setting_value(ctx, setting) for setting in settings.SETTINGS]
+
+
+def _setting_value(ctx: click.Context, setting: settings.Setting[Any]) -> dict[str, str]:
+    given = setting.text()
+    chosen = "flag" if setting.name in ctx.meta.get(FLAGS, ()) else "environment"
+    is_folder = setting is settings.CACHE_DIR
+    return {
+        "name": setting.name,
+        "flag": setting_flag(setting.name),
+        "value": str(setting.value()) if is_folder else given or setting.default,
+        "from": chosen if given else "default",
+        "default": setting.default,
+        "doc": setting.doc,
+    }
+
+
+def _set(name: str, ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    ctx.meta.setdefault(FLAGS, set()).add(name)
+    ctx.call_on_close(partial(_restore, name, os.environ.get(name)))
+    os.environ[name] = value
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+@cache
+def config_params(models: tuple[type[Config], ...]) -> tuple[click.Parameter, ...]:
+    """Slugs, the family and one option per field of ``models``; same-named fields share one."""
+    from .schema import options
+
+    fields: dict[str, Option] = {}
+    for option in chain.from_iterable(map(options, models)):
+        fields.setdefault(option.name, option)
+    families = click.Option(
+        ["--kernel"],
+        type=click.Choice([model.kernel for model in models]),
+        default=models[0].kernel,
+        show_default=True,
+        help="kernel family",
+    )
+    slugs = click.Argument(["slugs"], nargs=-1, metavar="[SLUG]...")
+    return (slugs, families, *map(_field_option, fields.values()))
+
+
+def _field_option(option: Option) -> click.Option:
+    dashed = option.name.replace("_", "-")
+    if option.type is bool:
+        state = "on" if option.default else "off"
+        text = f"{option.doc} [default: {state}]"
+        return click.Option([f"--{dashed}/--no-{dashed}", option.name], default=None, help=text)
+    note = "required" if option.required else f"default: {option.default}"
+    return click.Option(
+        [f"--{dashed}", option.name],
+        metavar="|".join(option.choices) if option.choices else f"{option.low}-{option.high}",
+        help=f"{option.doc} [{note}]",
+    )
+
+
+def target_names(chosen: Iterable[str]) -> tuple[str, ...]:
+    """The targets ``chosen``, else the setting's, else the GPU's here; promotions are noted."""
+    names = tuple(chosen) or tuple(filter(None, (settings.ARCH.value(),)))
+    if names:
+        return tuple(dict.fromkeys(map(_target_name, names)))
+    from .nvml import default_arch
+
+    return (default_arch(),)
+
+
+def _target_name(name: str) -> str:
+    from .arch import TARGETS, target
+
+    try:
+        found = target(name).name
+    except ConfigError:
+        from .compiler import nvrtc_build, supported_archs
+
+        knows = f"NVRTC {nvrtc_build()} knows {', '.join(supported_archs())}"
+        raise ConfigError("arch", name, f"kgen has {', '.join(TARGETS)}; {knows}") from None
+    if found != name:
+        click.echo(f"note: {name} is promoted to {found}", err=True)
+    return found

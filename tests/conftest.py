@@ -1,0 +1,43 @@
+"""Skip logic of the ``gpu`` marker, and settings of their own for every test."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kgen.codegen import nvml
+from kgen.codegen.errors import DeviceError
+
+
+@cache
+def missing_gpu() -> str | None:
+    """The capability that GPU tests lack here, or None."""
+    try:
+        nvml.require()
+    except DeviceError as error:
+        return str(error)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items and (reason := missing_gpu()):
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that the tests of one session share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch, session_cache: Path) -> None:
+    """No ``KGEN_*`` setting of the caller reaches a test; the user's cache is never touched."""
+    for name in [name for name in os.environ if name.startswith("KGEN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(session_cache))

@@ -1,0 +1,58 @@
+"""A field added to a copy of the model appears everywhere that is derived from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import pytest
+from click.testing import CliRunner
+from pydantic import Field
+
+from kgen import cli
+from kgen.codegen import schema
+from kgen.codegen.command import config_params
+
+
+class Grown(schema.Query):
+    """The query family with one field more."""
+
+    knob: Annotated[int, Field(ge=0, le=9, description="turns something")] = 0
+
+
+@pytest.fixture(autouse=True)
+def grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(schema.KERNELS, "query", Grown)
+
+
+def run(*args: str) -> str:
+    result = CliRunner().invoke(cli.kgen, args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_command_line_option() -> None:
+    for command in ("build", "plan", "bench"):
+        assert "--knob 0-9" in run(command, "--help")
+        assert "turns something [default: 0]" in " ".join(run(command, "--help").split())
+
+
+def test_json_schema() -> None:
+    knob = json.loads(run("schema"))["kernels"]["query"]["properties"]["knob"]
+    assert (knob["minimum"], knob["maximum"], knob["default"]) == (0, 9, 0)
+
+
+def test_docs_table() -> None:
+    row = "| `--knob` | an integer from 0 to 9 | 0 | turns something |"
+    assert row in run("schema", "--table").splitlines()
+
+
+def test_slug() -> None:
+    config = schema.make("query", {"heads": 8, "batch": 64, "knob": 3})
+    assert config.slug == "query-h8-b64-knob3"
+    assert schema.parse_slug(config.slug) == config
+
+
+def test_no_module_repeats_a_field() -> None:
+    names = {param.name for param in config_params((Grown,))}
+    assert names == {"slugs", "kernel", *Grown.model_fields}
