@@ -180,7 +180,11 @@ def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
     nvml.require()
     from .codegen import bench as timing
 
-    click.echo(timing.run(configs, replays=replays, as_json=as_json))
+    found = timing.run(configs, replays=replays)
+    if as_json:
+        _print_json(found.data())
+    else:
+        click.echo(found.text())
 
 
 @kgen.command()

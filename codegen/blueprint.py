@@ -57,7 +57,7 @@ class Plan:
     threads: int
     smem: tuple[Region, ...]
     params: ParamTable
-    constants: Mapping[str, bool | int]
+    constants: Mapping[str, bool | int | str]
     work: Work
 
     @property
@@ -106,6 +106,11 @@ def stack(*pieces: tuple[str, int, str]) -> tuple[Region, ...]:
         start = regions[-1].offset + regions[-1].size if regions else 0
         regions.append(Region(name, start, -(-size // 16) * 16, doc))
     return tuple(regions)
+
+
+def entry_name(config: Config) -> str:
+    """The kernel's C name."""
+    return "kgen_" + config.slug.replace("-", "_").replace(".", "_")
 
 
 def work(moved: int, flops: int, target: Target) -> Work:

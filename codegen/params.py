@@ -24,6 +24,11 @@ DTYPES: dict[str, tuple[str, int]] = {
 }
 
 
+def itemsize(dtype: str) -> int:
+    """Bytes of an element of the logical ``dtype``."""
+    return DTYPES[dtype][1]
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis of an array argument.
@@ -59,7 +64,7 @@ class Array:
 
     @property
     def itemsize(self) -> int:
-        return DTYPES[self.dtype][1]
+        return itemsize(self.dtype)
 
 
 @dataclass(frozen=True)

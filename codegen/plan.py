@@ -9,13 +9,15 @@ from .arch import DEFAULT, Target
 from .arch import target as find_target
 from .blueprint import Plan, Region, Schedule, Work
 from .errors import NotBuiltError, PlanError
+from .plan_norm import plan_query_norm
 from .plan_query import plan_query
-from .schema import Config, Query, options
+from .schema import Config, Query, QueryNorm, options
 
 __all__ = ["NOT_BUILT", "Plan", "Region", "Schedule", "Work", "plan"]
 
 _PLANNERS: dict[type[Config], Callable[[Any, Target, Schedule | None], Plan]] = {
     Query: plan_query,
+    QueryNorm: plan_query_norm,
 }
 
 
@@ -44,8 +46,8 @@ def plan(config: Config, arch: str | Target = DEFAULT, schedule: Schedule | None
 
 # Fields whose kernels do not exist yet: any value but the default is refused in plain words.
 NOT_BUILT: dict[type[Config], tuple[str, ...]] = {
-    Query: ("dcp", "dsa", "fp8", "nvfp4", "late", "store_qc", "poll", "transport", "q_heads"),
-}  # fmt: skip
+    Query: ("dcp", "poll", "transport", "q_heads"),
+}
 
 
 def _check_built(config: Config) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from .arch import Target
-from .blueprint import Plan, Region, Schedule, Work, stack, work
+from .blueprint import Plan, Region, Schedule, Work, entry_name, stack, work
 from .errors import ConfigError
-from .params import Array, Axis, ParamTable, Scalar
+from .params import Array, Axis, ParamTable, Scalar, itemsize
 from .schema import Query
 
 LORA, KV, NOPE, ROPE = 1536, 512, 128, 64
@@ -45,21 +45,23 @@ def _choose(config: Query, chip: Target) -> Schedule:
 
 
 def plan_query(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
+    """A cluster of 8 CTAs for each head and tile of tokens."""
     schedule = schedule or _choose(config, chip)
     if config.q_b_cp_async and schedule.scheme != "rows":
         allowed = f"belongs to the rows scheme; batch {config.batch} uses {schedule.scheme} here"
         raise ConfigError("q_b_cp_async", True, allowed)
-    options: dict[str, dict[str, bool | int]] = {
+    options: dict[str, dict[str, bool | int | str]] = {
         "rows": {"q_b_cp_async": config.q_b_cp_async},
         "ksplit": {"k_splits": schedule.k_splits},
     }
+    form = form_of(config)
     variant = _VARIANTS[schedule.scheme, schedule.k_splits]
     return Plan(
         config=config,
         target=chip,
         schedule=schedule,
         template=variant.template,
-        entry="kgen_" + config.slug.replace("-", "_").replace(".", "_"),
+        entry=entry_name(config),
         grid=(CLUSTER, config.heads, ceil(config.batch / schedule.tokens)),
         cluster=CLUSTER,
         threads=COMPUTE_THREADS + KV_THREADS,
@@ -67,6 +69,12 @@ def plan_query(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
         params=_query_params(config),
         constants={
             "num_heads": config.heads,
+            "query_type": form.query,
+            "kv_header": form.kv_header,
+            "kv_scale": form.kv_scale,
+            "dsa": config.dsa,
+            "store_qc": config.dsa and config.store_qc,
+            "late": config.late,
             "release": config.release,
             **options[schedule.scheme],
         },
@@ -121,6 +129,33 @@ def _kpair_smem(schedule: Schedule) -> tuple[Region, ...]:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What the options dsa, fp8 and nvfp4 choose: the query's dtype, the KV row and its scale."""
+
+    query: str
+    kv_header: str
+    row_bytes: int
+    kv_scale: str  # the argument that scales the KV row; "" where its scales are in the row
+    kv_scale_doc: str = ""
+
+
+# By (dsa, fp8, nvfp4).
+FORMS: dict[tuple[bool, bool, bool], Form] = {
+    (False, False, False): Form(
+        "e4m3", "kv_fp8_multiply.cuh", 576, "k_scale_inv", "multiplies the KV row"
+    ),
+    (True, False, False): Form("bf16", "kv_fp8_ds_mla.cuh", 656, ""),
+    (True, True, False): Form("e4m3", "kv_fp8_divide.cuh", 576, "k_scale", "divides the KV row"),
+    (True, True, True): Form("e4m3", "kv_nvfp4_ds_mla.cuh", 352, ""),
+}
+
+
+def form_of(config: Query) -> Form:
+    """The form of ``config``."""
+    return FORMS[config.dsa, config.fp8, config.nvfp4]
+
+
+@dataclass(frozen=True)
 class Variant:
     """A template, and the shared memory that it needs under a schedule."""
 
@@ -136,55 +171,83 @@ _VARIANTS: dict[tuple[str, int], Variant] = {
 }
 
 
+def packed_row() -> Array:
+    """The packed projection row that the query kernels read."""
+    return Array(
+        "qkv",
+        "bf16",
+        (Axis(rows=True, stride="qkv_stride"), Axis(LORA + KV + ROPE, at_least=True)),
+        doc="packed projection rows: q_a, kv_a, k_pe, what follows",
+    )
+
+
+def q_c_rows() -> Array:
+    """The normalised q_a rows, an output."""
+    return Array(
+        "q_c",
+        "bf16",
+        (Axis(rows=True, stride="q_c_stride"), Axis(LORA)),
+        role="out",
+        doc="normalised q_a rows",
+    )
+
+
+def step_scalars(batch: int) -> tuple[Scalar, Scalar]:
+    """What every kernel takes by value."""
+    return (
+        Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorms"),
+        Scalar("num_rows", "i32", default=batch, low=0, high=batch, doc="token rows"),
+    )
+
+
 def _query_params(config: Query) -> ParamTable:
-    heads = config.heads
-    rows = Axis(rows=True)
+    heads, form = config.heads, form_of(config)
+    weights = (
+        Array("w_qa", "bf16", (Axis(LORA),), doc="q_a RMSNorm weight"),
+        Array("w_kva", "bf16", (Axis(KV),), doc="kv_a RMSNorm weight"),
+        Array("w_qb", "bf16", (Axis(heads * HEAD_ROWS), Axis(LORA)), doc="Q_B, head by head"),
+        Array(
+            "w_uk",
+            "bf16",
+            (Axis(heads, stride="w_uk_stride"), Axis(NOPE), Axis(KV)),
+            doc="W_UK of each head",
+        ),
+    )
+    cache = Array(
+        "cache",
+        "u8",
+        (Axis(stride="page_stride"), Axis(size="page_size"), Axis(form.row_bytes)),
+        role="inout",
+        doc="paged KV cache",
+    )
+    slots = Array(
+        "slots", "i64", (Axis(rows=True),), align=8, doc="cache row of each token; negative: none"
+    )
+    scales = []
+    if form.query == "e4m3":
+        scales.append(Array("q_scale_inv", "f32", align=4, doc="multiplies the query"))
+    if form.kv_scale:
+        scales.append(Array(form.kv_scale, "f32", align=4, doc=form.kv_scale_doc))
+    out = Array(
+        "out",
+        form.query,
+        (Axis(rows=True, stride="out_stride"), Axis(heads), Axis(KV + ROPE)),
+        role="out",
+        doc="query: 512 latent, 64 rope columns a head",
+    )
+    q_c = (q_c_rows(),) if config.dsa and config.store_qc else ()
     return ParamTable(
-        arrays=(
-            Array(
-                "qkv",
-                "bf16",
-                (Axis(rows=True, stride="qkv_stride"), Axis(LORA + KV + ROPE, at_least=True)),
-                doc="packed projection rows: q_a, kv_a, k_pe, what follows",
-            ),
-            Array("w_qa", "bf16", (Axis(LORA),), doc="q_a RMSNorm weight"),
-            Array("w_kva", "bf16", (Axis(KV),), doc="kv_a RMSNorm weight"),
-            Array("w_qb", "bf16", (Axis(heads * HEAD_ROWS), Axis(LORA)), doc="Q_B, head by head"),
-            Array(
-                "w_uk",
-                "bf16",
-                (Axis(heads, stride="w_uk_stride"), Axis(NOPE), Axis(KV)),
-                doc="W_UK of each head",
-            ),
-            Array(
-                "cache",
-                "u8",
-                (Axis(stride="page_stride"), Axis(size="page_size"), Axis(KV + ROPE)),
-                role="inout",
-                doc="paged KV cache",
-            ),
-            Array("slots", "i64", (rows,), align=8, doc="cache row of each token; negative: none"),
-            Array("q_scale_inv", "f32", align=4, doc="multiplies the query"),
-            Array("k_scale_inv", "f32", align=4, doc="multiplies the KV row"),
-            Array(
-                "out",
-                "e4m3",
-                (Axis(rows=True, stride="out_stride"), Axis(heads), Axis(KV + ROPE)),
-                role="out",
-                doc="query: 512 latent, 64 rope columns a head",
-            ),
-        ),
-        scalars=(
-            Scalar("eps", "f32", default=1e-6, low=0.0, doc="of both RMSNorms"),
-            Scalar("num_rows", "i32", default=config.batch, low=0, high=config.batch, doc="rows"),
-        ),
+        arrays=(packed_row(), *weights, cache, slots, *scales, out, *q_c),
+        scalars=step_scalars(config.batch),
     )
 
 
 def _query_work(config: Query, chip: Target) -> Work:
-    heads, batch = config.heads, config.batch
+    heads, batch, form = config.heads, config.batch, form_of(config)
     weights = 2 * (heads * (HEAD_ROWS * LORA + NOPE * KV) + LORA + KV)
-    token = 2 * (LORA + KV + ROPE) + 8 + (KV + ROPE) * (heads + 1)
-    moved = weights + batch * token
+    read = 2 * (LORA + KV + ROPE) + 8
+    written = form.row_bytes + (KV + ROPE) * heads * itemsize(form.query)
+    if config.dsa and config.store_qc:
+        written += 2 * LORA
     flops = 2 * batch * heads * (HEAD_ROWS * LORA + NOPE * KV)
-    return work(moved, flops, chip)
+    return work(weights + batch * (read + written), flops, chip)

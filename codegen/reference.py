@@ -22,10 +22,12 @@ E4M3_MAX, E4M3_NAN = 448.0, 0x7F
 
 @dataclass(frozen=True)
 class QueryOutputs:
-    """``query`` [rows, H, 576] E4M3 bytes; ``rows`` [rows, 576]: each token's cache row."""
+    """``query`` [rows, H, 576] E4M3 bytes or BF16 bits; ``rows`` [rows, W]: each token's cache row;
+    ``q_c`` [rows, 1536] BF16 bits."""
 
-    query: Bytes
+    query: Bytes | Bits16
     rows: Bytes
+    q_c: Bits16
 
 
 def from_bf16(bits: Bits16) -> F64:
@@ -64,6 +66,64 @@ def rms_norm(x: F64, weight: Bits16, eps: float) -> F64:
         return round_bf16((x * rr) * from_bf16(weight))
 
 
+def to_e2m1(values: F64) -> Bytes:
+    """Round to nearest even E2M1, saturating at +-6; NaN gives +6, as ``cvt.rn.satfinite``."""
+    clipped = np.clip(values, -6.0, 6.0).astype(np.float32)
+    codes = clipped.astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    return np.where(np.isnan(values), np.uint8(7), codes)
+
+
+def pack_nibbles(codes: Bytes) -> Bytes:
+    """Two codes a byte, the even column in the low nibble."""
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def pow2_at_or_above(values: F64) -> F64:
+    """The power of two at or above positive ``values``, each first rounded to FP32."""
+    mantissa, exponent = np.frexp(values.astype(np.float32))
+    return np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
+
+
+def f32(values: F64) -> F64:
+    """One FP32 operation's result: the exact ``values`` rounded to FP32."""
+    return np.asarray(values, np.float32).astype(np.float64)
+
+
+def bytes_of(values: F64, dtype: type[np.generic] | str) -> Bytes:
+    """The memory of ``values`` converted to ``dtype``, as bytes along the last axis."""
+    return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
+
+
+def fp8_ds_mla(kv: F64, rope: Bits16) -> Bytes:
+    """KV rows [rows, 656] of ``kv`` [rows, 512] and ``rope`` [rows, 64]."""
+    tiles = kv.reshape(-1, 4, 128)
+    amax = np.abs(tiles).max(axis=-1)
+    scale = pow2_at_or_above(np.maximum(f32(amax / E4M3_MAX), f32(np.float64(1e-4))))
+    values = to_e4m3(f32(tiles * (1.0 / scale)[..., None]))
+    return np.concatenate(
+        (values.reshape(-1, KV), bytes_of(scale, np.float32), rope.view(np.uint8)), axis=-1
+    )
+
+
+def nvfp4_ds_mla(kv: F64, rope: F64) -> Bytes:
+    """KV rows [rows, 352] of ``kv`` [rows, 512] and ``rope`` [rows, 64]."""
+    blocks = kv.reshape(-1, 32, 16)
+    amax = np.abs(blocks).max(axis=-1)
+    scale = to_e4m3(np.maximum(f32(amax * f32(np.float64(1 / 6))), 2.0**-9))
+    values = f32(blocks * f32(1.0 / from_e4m3(scale))[..., None])
+    place = np.arange(32) % 4 * 8 + np.arange(32) // 4
+    scales = np.empty_like(scale)
+    scales[:, place] = scale
+    return np.concatenate(
+        (pack_nibbles(to_e2m1(values).reshape(-1, KV)), to_e4m3(rope), scales), axis=-1
+    )
+
+
+def query_norm(qkv: Bits16, *, w_qa: Bits16, eps: float = 1e-6) -> Bits16:
+    """The q_c rows: RMSNorm of the q_a columns, rounded to BF16."""
+    return to_bf16(rms_norm(from_bf16(qkv[:, :LORA]), w_qa, eps))
+
+
 def query(
     qkv: Bits16,
     *,
@@ -71,11 +131,14 @@ def query(
     w_kva: Bits16,
     w_qb: Bits16,
     w_uk: Bits16,
-    q_scale_inv: float,
-    k_scale_inv: float,
+    q_scale_inv: float = 1.0,
+    k_scale: float = 1.0,
     eps: float = 1e-6,
+    dsa: bool = False,
+    fp8: bool = False,
+    nvfp4: bool = False,
 ) -> QueryOutputs:
-    """The dense query kernel: RMSNorm, Q_B, W_UK absorption, FP8 query and KV rows.
+    """The query kernel: RMSNorm, Q_B, W_UK absorption, query and KV rows.
 
     Parameters
     ----------
@@ -87,18 +150,27 @@ def query(
         [H*192, 1536] BF16 bits: per head 128 nope rows, then 64 rope rows.
     w_uk
         [H, 128, 512] BF16 bits.
-    q_scale_inv, k_scale_inv
-        Multiply the query and the KV row before their conversion to E4M3.
+    q_scale_inv
+        Multiplies the query before its conversion to E4M3.
+    k_scale
+        Per-tensor FP8 rows: multiplies them (dense), or divides them (``dsa`` and ``fp8``).
     """
     heads = w_uk.shape[0]
-    row = from_bf16(qkv)
+    q_c = query_norm(qkv, w_qa=w_qa, eps=eps)
+    kv_a, k_pe = qkv[:, LORA : LORA + KV], qkv[:, LORA + KV : LORA + KV + ROPE]
     with np.errstate(all="ignore"):
-        q_c = rms_norm(row[:, :LORA], w_qa, eps)
-        q = round_bf16(q_c @ from_bf16(w_qb).T).reshape(-1, heads, NOPE + ROPE)
+        q = round_bf16(from_bf16(q_c) @ from_bf16(w_qb).T).reshape(-1, heads, NOPE + ROPE)
         latent = round_bf16(
             np.einsum("bhk,hkc->bhc", q[..., :NOPE], from_bf16(w_uk), optimize=True)
         )
         whole = np.concatenate((latent, q[..., NOPE:]), axis=-1)
-        kv = rms_norm(row[:, LORA : LORA + KV], w_kva, eps)
-        packed = np.concatenate((kv, row[:, LORA + KV : LORA + KV + ROPE]), axis=-1)
-        return QueryOutputs(to_e4m3(whole * q_scale_inv), to_e4m3(packed * k_scale_inv))
+        out = to_bf16(whole) if dsa and not fp8 else to_e4m3(f32(whole * f32(q_scale_inv)))
+        kv, rope = rms_norm(from_bf16(kv_a), w_kva, eps), from_bf16(k_pe)
+        if nvfp4:
+            rows = nvfp4_ds_mla(kv, rope)
+        elif dsa and not fp8:
+            rows = fp8_ds_mla(kv, k_pe)
+        else:
+            packed = np.concatenate((kv, rope), axis=-1)
+            rows = to_e4m3(f32(packed / f32(k_scale)) if dsa else f32(packed * f32(k_scale)))
+    return QueryOutputs(out, rows, q_c)

@@ -67,26 +67,31 @@ class Config(BaseModel):
         return "-".join((self.kernel, *(token for token in tokens if token)))
 
 
+Heads = Annotated[
+    int,
+    Field(ge=1, le=128, description="query heads of this rank", json_schema_extra={"slug": "h"}),
+]
+Batch = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=256,
+        description="token rows of a launch at most",
+        json_schema_extra={"slug": "b"},
+    ),
+]
+Release = Annotated[
+    bool, Field(description="launch dependents right after the wait for the previous kernel")
+]
+
+
 class Query(Config):
     """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel (SPEC section 2)."""
 
     kernel: ClassVar[str] = "query"
 
-    heads: Annotated[
-        int,
-        Field(
-            ge=1, le=128, description="query heads of this rank", json_schema_extra={"slug": "h"}
-        ),
-    ]
-    batch: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=256,
-            description="token rows of a launch at most",
-            json_schema_extra={"slug": "b"},
-        ),
-    ]
+    heads: Heads
+    batch: Batch
     scheme: Annotated[
         Literal["auto", "rows", "ksplit"],
         Field(description="how a cluster splits Q_B; auto asks the target's table"),
@@ -102,9 +107,7 @@ class Query(Config):
     late: Annotated[
         bool, Field(description="with dsa: wait for the previous kernel at the end")
     ] = False
-    release: Annotated[
-        bool, Field(description="launch dependents right after the wait for the previous kernel")
-    ] = True
+    release: Release = True
     store_qc: Annotated[bool, Field(description="with dsa: also store the normalised q_c rows")] = (
         True
     )
@@ -133,7 +136,16 @@ class Query(Config):
     )
 
 
-KERNELS: dict[str, type[Config]] = {model.kernel: model for model in (Query,)}
+class QueryNorm(Config):
+    """The q_c rows alone, for a DSA query kernel that does not store them."""
+
+    kernel: ClassVar[str] = "query_norm"
+
+    batch: Batch
+    release: Release = True
+
+
+KERNELS: dict[str, type[Config]] = {model.kernel: model for model in (Query, QueryNorm)}
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
 // query-h128-b1: MLA decode query, scheme `rows`.
-// RMSNorm of q_a, Q_B, W_UK absorption, E4M3 query and the paged E4M3 KV insert in one kernel.
+// RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 8 tokens; CTA `part` owns 24 Q_B rows over all of K, then
 // 64 latent columns. One exchange: each CTA's nope columns go to all eight.
 #include "absorb.cuh"
-#include "kv_fp8.cuh"
+#include "kv_fp8_multiply.cuh"
+#include "query_store.cuh"
 
 constexpr int kNumHeads = 128;
 constexpr int kNumTokens = 8;      // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;    // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
+constexpr bool kDsa = false;          // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = false;
+constexpr bool kLate = false;
 constexpr bool kRelease = true;
 
 constexpr int kLoraColumns = 1536;  // q_a, the depth of Q_B
@@ -40,27 +44,63 @@ struct Params {
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
     int32_t page_size;  // extent, cache
-    float eps;  // of both RMSNorms
-    int32_t num_rows;  // rows
+    float eps;  // of the RMSNorms
+    int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
 
 namespace {
 
+using Query = e4m3;  // element of the output
+
+__device__ float load_query_scale(const Params& params) {
+    return *params.q_scale_inv;
+}
+
+__device__ KvScale load_kv_scale(const Params& params) {
+    return {*params.k_scale_inv};
+}
+
+// Where the q_c row of `token` goes.
+__device__ bf16* q_c_row(const Params& params, int token) {
+    return nullptr;
+}
+
+__device__ float query_rrms(float sum, float eps) {
+    if constexpr (kDsa) return rrms_dsa(sum, eps);
+    return rrms_dense(sum, eps);
+}
+
+// The 576 columns of this head's query of `token`.
+__device__ Query* query_row(const Params& params, int token, int head) {
+    return params.out + token * params.out_stride + head * kQueryColumns;
+}
+
+// Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
+// before it and waits at its end, so that what follows still waits for both.
+__device__ void start_step() {
+    if constexpr (!kLate) wait_for_previous_grid();
+    if constexpr (kRelease) launch_next_grid();
+}
+
+__device__ void end_step() {
+    if constexpr (kLate) wait_for_previous_grid();
+}
+
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
 __device__ void insert_kv(const Params& params, int first, int count, int cta, int lane) {
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
-    const float k_scale_inv = *params.k_scale_inv;
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
-    for (int row = first + cta; row < first + count; row += kNumHeads * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + row);
+    const KvScale scale = load_kv_scale(params);
+    start_step();
+    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+        const int64_t slot = load_fresh_i64(params.slots + token);
+        KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
-        uint8_t* target = params.cache + slot / params.page_size * params.page_stride +
-                          slot % params.page_size * kQueryColumns;
-        insert_kv_row(params.qkv + row * params.qkv_stride + kLoraColumns, target, weights, k_scale_inv,
-                      params.eps, lane);
+        normalise(row, weights, params.eps);
+        uint8_t* page = params.cache + slot / params.page_size * params.page_stride;
+        store_kv_row(page + slot % params.page_size * kKvRowBytes, row, scale, lane);
     }
+    end_step();
 }
 
 }  // namespace
@@ -125,14 +165,15 @@ __device__ float sum_over_warps(float* sums, const SquareSums& squares, int warp
 
 // Split K over the warps: this warp's columns of all 24 rows times all tokens. Lane (g, t) holds
 // columns 8t.. of every 32 of token g and of the weight rows g, g+8, g+16: the same permutation of
-// K on both sides. The upper half of the MMA's 16 rows is zero.
+// K on both sides. The upper half of the MMA's 16 rows is zero. `q_c`: where token g's row goes, or null.
 __device__ void multiply(Acc (&acc)[kRowTiles], const Vec16 (&x)[kBlocks], const Vec16 (&w_qa)[kBlocks], float rr,
-                         const Smem& smem, int warp, int lane) {
+                         bf16* q_c, const Smem& smem, int warp, int lane) {
     const int column = kWarpColumns * warp + 8 * (lane % 4);
     const SharedAddr row = smem.weights() + (lane / 4) * kWeightPitch + 2 * column;
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
         const Vec16 y = normalise(x[j], rr, w_qa[j]);
+        if (kStoreQc && q_c) store_global16(q_c + column + 32 * j, y);
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
             const Vec16 w = load_shared16(row + 64 * j + 8 * n * kWeightPitch);
@@ -189,10 +230,9 @@ void kgen_query_h128_b1(const __grid_constant__ Params params) {
     Vec16 w_qa[kBlocks];
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) w_qa[j] = load_constant16(params.w_qa + column + 32 * j);
-    const float q_scale_inv = *params.q_scale_inv;
+    const float q_scale_inv = load_query_scale(params);
     cluster_wait();
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    start_step();
 
     // Load x [tokens, 192 columns of this warp] as fragments; reciprocal RMS of each token.
     const int token = lane / 4;
@@ -213,7 +253,8 @@ void kgen_query_h128_b1(const __grid_constant__ Params params) {
     const float* partials = reinterpret_cast<const float*>(storage + kSmemPartials);
     mbarrier_wait(smem.weights_barrier(), 0);
     Acc acc[kRowTiles] = {};
-    multiply(acc, x, w_qa, rr, smem, warp, lane);
+    bf16* q_c = head == 0 && warp == part && token < count ? q_c_row(params, first + token) : nullptr;
+    multiply(acc, x, w_qa, rr, q_c, smem, warp, lane);
     store_partials(smem, acc, warp, lane);
     named_barrier<kComputeBarrier, kComputeThreads>();
 
@@ -231,7 +272,7 @@ void kgen_query_h128_b1(const __grid_constant__ Params params) {
             const SharedAddr target = smem.nope() + token * kNopePitch + 2 * head_row;
             store_remote(map_to_rank(target, lane % 8), octet, map_to_rank(smem.nope_barrier(), lane % 8));
         } else if (lane % 8 == 0) {
-            e4m3* query = params.out + (first + token) * params.out_stride + head * kQueryColumns;
+            Query* query = query_row(params, first + token, head);
             store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
         }
     }
@@ -241,7 +282,8 @@ void kgen_query_h128_b1(const __grid_constant__ Params params) {
     mbarrier_wait(smem.nope_barrier(), 0);
     const Acc latent = absorb8(smem.nope(), w_uk, lane);
     if (token < count) {
-        e4m3* query = params.out + (first + token) * params.out_stride + head * kQueryColumns;
+        Query* query = query_row(params, first + token, head);
         store_query_pair(query + 64 * part + 8 * warp + 2 * (lane % 4), latent.c[0], latent.c[1], q_scale_inv);
     }
+    end_step();
 }

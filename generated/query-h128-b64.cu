@@ -1,17 +1,21 @@
 // query-h128-b64: MLA decode query, scheme `ksplit`, K cut in eight.
-// RMSNorm of q_a, Q_B, W_UK absorption, E4M3 query and the paged E4M3 KV insert in one kernel.
+// RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 32 tokens. CTA `part` multiplies all 192 Q_B rows over an
 // eighth of K, then keeps rows 24 * part.. and 64 latent columns. Three exchanges: sums of squares
 // to all, partial products to the owner of the rows, nope columns to all.
 #include "absorb.cuh"
-#include "kv_fp8.cuh"
+#include "kv_fp8_multiply.cuh"
+#include "query_store.cuh"
 
 constexpr int kNumHeads = 128;
 constexpr int kNumTokens = 32;      // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;    // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
+constexpr bool kDsa = false;          // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = false;
+constexpr bool kLate = false;
 constexpr bool kRelease = true;
 
 constexpr int kLoraColumns = 1536;  // q_a, the depth of Q_B
@@ -41,27 +45,63 @@ struct Params {
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
     int32_t page_size;  // extent, cache
-    float eps;  // of both RMSNorms
-    int32_t num_rows;  // rows
+    float eps;  // of the RMSNorms
+    int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
 
 namespace {
 
+using Query = e4m3;  // element of the output
+
+__device__ float load_query_scale(const Params& params) {
+    return *params.q_scale_inv;
+}
+
+__device__ KvScale load_kv_scale(const Params& params) {
+    return {*params.k_scale_inv};
+}
+
+// Where the q_c row of `token` goes.
+__device__ bf16* q_c_row(const Params& params, int token) {
+    return nullptr;
+}
+
+__device__ float query_rrms(float sum, float eps) {
+    if constexpr (kDsa) return rrms_dsa(sum, eps);
+    return rrms_dense(sum, eps);
+}
+
+// The 576 columns of this head's query of `token`.
+__device__ Query* query_row(const Params& params, int token, int head) {
+    return params.out + token * params.out_stride + head * kQueryColumns;
+}
+
+// Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
+// before it and waits at its end, so that what follows still waits for both.
+__device__ void start_step() {
+    if constexpr (!kLate) wait_for_previous_grid();
+    if constexpr (kRelease) launch_next_grid();
+}
+
+__device__ void end_step() {
+    if constexpr (kLate) wait_for_previous_grid();
+}
+
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
 __device__ void insert_kv(const Params& params, int first, int count, int cta, int lane) {
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
-    const float k_scale_inv = *params.k_scale_inv;
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
-    for (int row = first + cta; row < first + count; row += kNumHeads * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + row);
+    const KvScale scale = load_kv_scale(params);
+    start_step();
+    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+        const int64_t slot = load_fresh_i64(params.slots + token);
+        KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
-        uint8_t* target = params.cache + slot / params.page_size * params.page_stride +
-                          slot % params.page_size * kQueryColumns;
-        insert_kv_row(params.qkv + row * params.qkv_stride + kLoraColumns, target, weights, k_scale_inv,
-                      params.eps, lane);
+        normalise(row, weights, params.eps);
+        uint8_t* page = params.cache + slot / params.page_size * params.page_stride;
+        store_kv_row(page + slot % params.page_size * kKvRowBytes, row, scale, lane);
     }
+    end_step();
 }
 
 }  // namespace
@@ -201,14 +241,13 @@ void kgen_query_h128_b64(const __grid_constant__ Params params) {
     Vec16 w_qa[kPieces];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) w_qa[i] = load_constant16(params.w_qa + column + 8 * kTokenLanes * i);
-    const float q_scale_inv = *params.q_scale_inv;
+    const float q_scale_inv = load_query_scale(params);
     cluster_wait();
     async_wait<1>();
     named_barrier<kComputeBarrier, kComputeThreads>();
     const UkFragments w_uk = load_uk_fragments(smem.uk(), warp, lane);
     named_barrier<kComputeBarrier, kComputeThreads>();  // w_uk is read: x may take its place
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    start_step();
 
     // Load x [tokens, columns of this slice]; each token's sum of squares goes to all CTAs.
     Vec16 x[kPieces] = {};
@@ -231,9 +270,13 @@ void kgen_query_h128_b64(const __grid_constant__ Params params) {
 #pragma unroll
     for (int s = 0; s < kSplits; ++s) sum += sums[s * kNumTokens + token];
     const float rr = query_rrms(sum, params.eps);
+    const bool stores_qc = kStoreQc && head == 0 && token < count;
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
-        store_shared16(smem.x() + token * kPitch + 16 * (sub + kTokenLanes * i), normalise(x[i], rr, w_qa[i]));
+    for (int i = 0; i < kPieces; ++i) {
+        const Vec16 y = normalise(x[i], rr, w_qa[i]);
+        store_shared16(smem.x() + token * kPitch + 16 * (sub + kTokenLanes * i), y);
+        if (stores_qc) store_global16(q_c_row(params, first + token) + column + 8 * kTokenLanes * i, y);
+    }
     async_wait<0>();
     named_barrier<kComputeBarrier, kComputeThreads>();
 
@@ -258,7 +301,7 @@ void kgen_query_h128_b64(const __grid_constant__ Params params) {
                 store_remote(map_to_rank(target, peer), octet, map_to_rank(smem.nope_barrier(), peer));
             }
         } else if (lane % 2 == 0 && token < count) {
-            e4m3* query = params.out + (first + token) * params.out_stride + head * kQueryColumns;
+            Query* query = query_row(params, first + token, head);
             store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
         }
     }
@@ -272,9 +315,10 @@ void kgen_query_h128_b64(const __grid_constant__ Params params) {
         for (int half = 0; half < 2; ++half) {
             const int token = 16 * tile + 8 * half + lane / 4;
             if (token >= count) continue;
-            e4m3* query = params.out + (first + token) * params.out_stride + head * kQueryColumns;
+            Query* query = query_row(params, first + token, head);
             store_query_pair(query + 64 * part + 8 * warp + 2 * (lane % 4), latent.c[2 * half],
                              latent.c[2 * half + 1], q_scale_inv);
         }
     }
+    end_step();
 }

@@ -1,17 +1,21 @@
 // query-h8-b16: MLA decode query, scheme `ksplit`, K cut in two.
-// RMSNorm of q_a, Q_B, W_UK absorption, E4M3 query and the paged E4M3 KV insert in one kernel.
+// RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 16 tokens. Two CTAs share 48 Q_B rows, each over half of K;
 // CTA `part` keeps rows 24 * part.. and 64 latent columns. Three exchanges: sums of squares and
 // partial products with the peer, nope columns to all eight.
 #include "absorb.cuh"
-#include "kv_fp8.cuh"
+#include "kv_fp8_multiply.cuh"
+#include "query_store.cuh"
 
 constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;      // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;    // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
+constexpr bool kDsa = false;          // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = false;
+constexpr bool kLate = false;
 constexpr bool kRelease = true;
 
 constexpr int kLoraColumns = 1536;  // q_a, the depth of Q_B
@@ -41,27 +45,63 @@ struct Params {
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
     int32_t page_size;  // extent, cache
-    float eps;  // of both RMSNorms
-    int32_t num_rows;  // rows
+    float eps;  // of the RMSNorms
+    int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
 
 namespace {
 
+using Query = e4m3;  // element of the output
+
+__device__ float load_query_scale(const Params& params) {
+    return *params.q_scale_inv;
+}
+
+__device__ KvScale load_kv_scale(const Params& params) {
+    return {*params.k_scale_inv};
+}
+
+// Where the q_c row of `token` goes.
+__device__ bf16* q_c_row(const Params& params, int token) {
+    return nullptr;
+}
+
+__device__ float query_rrms(float sum, float eps) {
+    if constexpr (kDsa) return rrms_dsa(sum, eps);
+    return rrms_dense(sum, eps);
+}
+
+// The 576 columns of this head's query of `token`.
+__device__ Query* query_row(const Params& params, int token, int head) {
+    return params.out + token * params.out_stride + head * kQueryColumns;
+}
+
+// Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
+// before it and waits at its end, so that what follows still waits for both.
+__device__ void start_step() {
+    if constexpr (!kLate) wait_for_previous_grid();
+    if constexpr (kRelease) launch_next_grid();
+}
+
+__device__ void end_step() {
+    if constexpr (kLate) wait_for_previous_grid();
+}
+
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
 __device__ void insert_kv(const Params& params, int first, int count, int cta, int lane) {
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
-    const float k_scale_inv = *params.k_scale_inv;
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
-    for (int row = first + cta; row < first + count; row += kNumHeads * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + row);
+    const KvScale scale = load_kv_scale(params);
+    start_step();
+    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+        const int64_t slot = load_fresh_i64(params.slots + token);
+        KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
-        uint8_t* target = params.cache + slot / params.page_size * params.page_stride +
-                          slot % params.page_size * kQueryColumns;
-        insert_kv_row(params.qkv + row * params.qkv_stride + kLoraColumns, target, weights, k_scale_inv,
-                      params.eps, lane);
+        normalise(row, weights, params.eps);
+        uint8_t* page = params.cache + slot / params.page_size * params.page_stride;
+        store_kv_row(page + slot % params.page_size * kKvRowBytes, row, scale, lane);
     }
+    end_step();
 }
 
 }  // namespace
@@ -107,6 +147,7 @@ struct Smem {
 };
 
 using Columns = Vec16[2][kBlocks];  // of tokens g and g + 8
+using QcRows = bf16*[2];            // where this half of their q_c goes, or null
 
 __device__ void start_barriers(const Smem& smem, int count) {
     mbarrier_init(smem.weights_barrier(), 1);
@@ -175,13 +216,16 @@ __device__ void reciprocal_rms(float (&rr)[2], const Columns& x, const Smem& sme
 
 // Split K over the warps: this warp's columns of all rows times 16 tokens. Lane (g, t) holds columns
 // 8t.. of every 32 of its tokens and of the weight rows g, g+8 ..: one permutation of K on both sides.
-__device__ void multiply(Acc (&acc)[kRowTiles], const Columns& x, const float (&rr)[2], const Smem& smem, int warp, int lane) {
+__device__ void multiply(Acc (&acc)[kRowTiles], const Columns& x, const float (&rr)[2], const QcRows& q_c,
+                         const Smem& smem, int warp, int lane) {
     const int column = kWarpColumns * warp + 8 * (lane % 4);
     const SharedAddr row = smem.weights() + (lane / 4) * kWeightPitch + 2 * column;
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
         const Vec16 w_qa = load_shared16(smem.w_qa() + 2 * column + 64 * j);
         const Vec16 low = normalise(x[0][j], rr[0], w_qa), high = normalise(x[1][j], rr[1], w_qa);
+        if (kStoreQc && q_c[0]) store_global16(q_c[0] + column + 32 * j, low);
+        if (kStoreQc && q_c[1]) store_global16(q_c[1] + column + 32 * j, high);
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
             const Vec16 w = load_shared16(row + 64 * j + 8 * n * kWeightPitch);
@@ -278,10 +322,9 @@ void kgen_query_h8_b16(const __grid_constant__ Params params) {
         async_load16(smem.w_qa() + 16 * threadIdx.x, params.w_qa + kColumns * slice + 8 * threadIdx.x);
     async_commit();
     const int column = kColumns * slice + kWarpColumns * warp + 8 * (lane % 4);
-    const float q_scale_inv = *params.q_scale_inv;
+    const float q_scale_inv = load_query_scale(params);
     cluster_wait();
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    start_step();
 
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     Columns x;
@@ -293,7 +336,15 @@ void kgen_query_h8_b16(const __grid_constant__ Params params) {
     reciprocal_rms(rr, x, smem, sums, params.eps, peer, warp, lane);
     mbarrier_wait(smem.weights_barrier(), 0);
     Acc acc[kRowTiles] = {};
-    multiply(acc, x, rr, smem, warp, lane);
+    QcRows q_c = {};
+    if (kStoreQc && head == 0 && warp / 2 == part / kSplits) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int token = lane / 4 + 8 * half;
+            if (token < count) q_c[half] = q_c_row(params, first + token) + kColumns * slice;
+        }
+    }
+    multiply(acc, x, rr, q_c, smem, warp, lane);
     store_partials(acc, smem, warp, lane);
 
     // The first threads add the rows that stay, the next ones those that go to the peer.
@@ -317,7 +368,7 @@ void kgen_query_h8_b16(const __grid_constant__ Params params) {
                 store_remote(map_to_rank(target, rank), octet, map_to_rank(smem.nope_barrier(), rank));
             }
         } else if (lane % 2 == 0) {
-            e4m3* query = params.out + (first + token) * params.out_stride + head * kQueryColumns;
+            Query* query = query_row(params, first + token, head);
             store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
         }
     }
@@ -330,8 +381,9 @@ void kgen_query_h8_b16(const __grid_constant__ Params params) {
     for (int half = 0; half < 2; ++half) {
         const int token = lane / 4 + 8 * half;
         if (token >= count) continue;
-        e4m3* query = params.out + (first + token) * params.out_stride + head * kQueryColumns;
+        Query* query = query_row(params, first + token, head);
         store_query_pair(query + kUkColumns * part + 8 * warp + 2 * (lane % 4), latent.c[2 * half],
                          latent.c[2 * half + 1], q_scale_inv);
     }
+    end_step();
 }

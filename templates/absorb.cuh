@@ -63,19 +63,3 @@ __device__ inline Acc absorb16(SharedAddr nope, const UkFragments& w, int lane) 
     for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
     return even;
 }
-
-// Round a pair of latent values to BF16, scale and store them as E4M3.
-__device__ inline void store_query_pair(e4m3* target, float low, float high, float scale) {
-    const uint32_t pair = to_bf16x2(low, high);
-    *reinterpret_cast<uint16_t*>(target) = to_e4m3x2(bf16_low(pair) * scale, bf16_high(pair) * scale);
-}
-
-// Eight BF16 values scaled and stored as E4M3.
-__device__ inline void store_query8(e4m3* target, const Vec16& v, float scale) {
-    Vec8 packed;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-        packed.word[i] = to_e4m3x4(bf16_low(v.word[2 * i]) * scale, bf16_high(v.word[2 * i]) * scale,
-                              bf16_low(v.word[2 * i + 1]) * scale, bf16_high(v.word[2 * i + 1]) * scale);
-    *reinterpret_cast<Vec8*>(target) = packed;
-}

@@ -32,6 +32,8 @@ __device__ inline Vec16 load_constant16(const void* source) {
     return v;
 }
 
+__device__ inline void store_global16(void* target, const Vec16& v) { *static_cast<Vec16*>(target) = v; }
+
 __device__ inline Vec16 load_shared16(SharedAddr source) {
     Vec16 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

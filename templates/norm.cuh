@@ -24,7 +24,8 @@ __device__ inline float add_squares(float sum, const Vec16& x) {
 
 // bf16((x * rr) * w) of a pair.
 __device__ inline uint32_t normalise(uint32_t x, float rr, uint32_t w) {
-    return to_bf16x2((bf16_low(x) * rr) * bf16_low(w), (bf16_high(x) * rr) * bf16_high(w));
+    const Pair y = multiply(multiply(from_bf16x2(x), {rr, rr}), from_bf16x2(w));
+    return to_bf16x2(y.low, y.high);
 }
 
 __device__ inline Vec16 normalise(const Vec16& x, float rr, const Vec16& w) {
@@ -48,7 +49,8 @@ __device__ inline float diagonal(const SquareSums& sums, int g) {
     return g % 2 ? sums.even.c[1] + sums.odd.c[3] : sums.even.c[0] + sums.odd.c[2];
 }
 
-// Reciprocal RMS of the 1536 q_a columns as the stock Triton kernel forms it.
-__device__ inline float query_rrms(float sum, float eps) {
-    return rsqrt_approx_ftz(div_full(sum, 1536.0f) + eps);
-}
+// Reciprocal RMS of the 1536 q_a columns, as the stock Triton kernel forms it (dense) ..
+__device__ inline float rrms_dense(float sum, float eps) { return rsqrt_approx_ftz(div_full(sum, 1536.0f) + eps); }
+
+// .. and as the stock C++ kernel does (DSA).
+__device__ inline float rrms_dsa(float sum, float eps) { return rsqrt_approx(__fdiv_rn(sum, 1536.0f) + eps); }
