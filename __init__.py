@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .codegen.api import Kernel, Prepared, query
+    from .codegen.api import Kernel, Prepared, gate, index_front, query, query_norm, value
     from .codegen.errors import (
         ArgumentError,
         CacheWarning,
@@ -42,10 +42,14 @@ __all__ = [
     "Prepared",
     "RenderError",
     "__version__",
+    "gate",
+    "index_front",
     "query",
+    "query_norm",
+    "value",
 ]
 
-_API = ("Kernel", "Prepared", "query")
+_API = ("Kernel", "Prepared", "gate", "index_front", "query", "query_norm", "value")
 
 
 def _version() -> str:

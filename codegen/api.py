@@ -46,6 +46,36 @@ def query(*, arch: str | None = None, **fields: Any) -> Kernel:
     return kernel(schema.make("query", fields), arch)
 
 
+def query_norm(*, arch: str | None = None, **fields: Any) -> Kernel:
+    """The q_c rows alone, for a ``query`` with ``store_qc`` off: ``batch``; see :func:`query`."""
+    return kernel(schema.make("query_norm", fields), arch)
+
+
+def value(*, arch: str | None = None, **fields: Any) -> Kernel:
+    """W_UV and the sigmoid gate of the attention latent; see :func:`query`.
+
+    Fields are ``heads``, ``batch`` and ``q``, the token rows of a request. Called with ``latent``
+    [rows, H, 512], ``w_uv`` [H, 128, 512] or its view [H, 512, 128], ``gate`` [rows, H*128],
+    all bfloat16, and ``lengths`` [rows / q] int32; returns ``out`` [rows, H*128] bfloat16.
+    """
+    return kernel(schema.make("value", fields), arch)
+
+
+def gate(*, arch: str | None = None, **fields: Any) -> Kernel:
+    """The sigmoid gate of ``values`` [H, rows, 128] that a batched GEMM made; see :func:`value`."""
+    return kernel(schema.make("gate", fields), arch)
+
+
+def index_front(*, arch: str | None = None, **fields: Any) -> Kernel:
+    """The DSA indexer's front; see :func:`query`.
+
+    Fields are ``batch``, ``mx`` and ``fp4``. Called with ``projected`` [rows, columns] and the
+    offsets ``key`` and ``weight``; returns ``q_out`` [rows, 32, 128] and ``w_out`` [rows, 32],
+    with ``fp4`` ``q_out`` [rows, 32, 64], ``q_scale`` [rows, 32, 4] and ``w_out``.
+    """
+    return kernel(schema.make("index_front", fields), arch)
+
+
 def kernel(config: Config, arch: str | None = None) -> Kernel:
     """The kernel of any configuration; see :func:`query`."""
     return Kernel(build(config, arch or settings.ARCH.value() or nvml.default_arch()))

@@ -37,6 +37,7 @@ class Arguments:
         self._known = frozenset(table.names)
         self._scalars = tuple((scalar.name, scalar.default, scalar) for scalar in table.scalars)
         self._rows = [value.name for value in table.scalars].index(NUM_ROWS)
+        self._offsets = tuple((i, s) for i, s in enumerate(table.scalars) if s.columns)
         self._rules = tuple(ArrayRule(array) for array in table.arrays)
         self._steps = tuple((rule, rule.name, rule.known, rule.mask) for rule in self._rules)
         self._outputs = tuple(i for i, rule in enumerate(self._rules) if rule.output)
@@ -84,6 +85,8 @@ class Arguments:
             arrays.append(array)
             seen.append((pointer, facts))
         self._apart(seen)
+        if self._offsets:
+            self._inside(scalars, seen[0][1].body // self._rules[0].array.itemsize)
         values += scalars
         packed = self._pack(*self._order(values))
         return Call(packed, rows, home, tuple(libraries), tuple([arrays[i] for i in self._outputs]))
@@ -127,6 +130,15 @@ class Arguments:
                 raise refused(
                     self.names[written], f"memory that {self.names[other]} uses too", allowed
                 )
+
+    def _inside(self, scalars: Sequence[int | float], width: int) -> None:
+        """Refuse an offset whose columns do not lie in the rows of the first array."""
+        for i, scalar in self._offsets:
+            last = width - scalar.columns
+            if scalars[i] > last or scalars[i] % scalar.multiple:
+                allowed = f"a multiple of {scalar.multiple} in 0..{last}"
+                which = f"; {self.names[0]} has {width} columns"
+                raise refused(scalar.name, repr(scalars[i]), allowed + which)
 
     def _unknown(self, given: Mapping[str, Any]) -> ArgumentError:
         name = next(name for name in given if name not in self._known)

@@ -10,18 +10,15 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
-from . import nvml, report, settings
+from . import apart, nvml, report, settings
 from .api import Kernel, kernel
-from .arch import target
-from .blueprint import Plan, Region, Schedule, work
-from .build import Artifact
-from .compiler import compile, nvrtc_build
+from .compiler import nvrtc_build
 from .errors import DeviceError
-from .params import ANY, Array, Axis, ParamTable, Scalar
-from .render import TEMPLATES, Source, headers
+from .params import ANY, Array, Axis, ParamTable
 from .schema import Config
+from .yardstick import yardstick
 
 SETS = 24  # of weights, at least, where memory allows
 STEPS = 96  # launches in a graph, at least
@@ -135,13 +132,8 @@ def _timing(timed: Kernel, replays: int) -> Timing:
     measured, sets = measure(timed, replays)
     floor = plan.work.seconds * 1e6
     return Timing(
-        plan.config.slug, plan.target.name, schedule_name(plan.schedule), floor, measured, sets
+        plan.config.slug, plan.target.name, apart.name(plan.schedule), floor, measured, sets
     )
-
-
-def schedule_name(schedule: Schedule) -> str:
-    """A schedule in few words: ``ksplit 32/8`` is 32 tokens a CTA, K split 8 ways."""
-    return f"{schedule.scheme} {schedule.tokens}/{schedule.k_splits}"
 
 
 def measure(timed: Kernel, replays: int) -> tuple[float, int]:
@@ -176,14 +168,21 @@ def _replay(graph: Any, stream: Any) -> float:
     return float(cupy.cuda.get_elapsed_time(start, end))
 
 
-def array_sets(table: ParamTable) -> list[Arrays]:
-    """Arguments for as many steps as there are weight sets; all else they share."""
+def device_arrays(table: ParamTable) -> Arrays:
+    """Arguments for one step, on the current GPU."""
     import cupy
     import numpy as np
 
-    cupy.get_default_memory_pool().free_all_blocks()
     rng = np.random.default_rng(0)
-    arrays = {array.name: cupy.asarray(_host(array, table, rng)) for array in table.arrays}
+    return {array.name: cupy.asarray(_host(array, table, rng)) for array in table.arrays}
+
+
+def array_sets(table: ParamTable) -> list[Arrays]:
+    """Arguments for as many steps as there are weight sets; all else they share."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    arrays = device_arrays(table)
     weights = [array.name for array in table.arrays if is_weight(array)]
     size = sum(arrays[name].nbytes for name in weights)
     free, _ = cupy.cuda.Device().mem_info
@@ -225,9 +224,8 @@ def _host(array: Array, table: ParamTable, rng: Any) -> Any:
         return (noise.view(np.uint32) >> 16).astype(np.uint16)
     if array.dtype == "i64":
         return rng.permutation(_pages(rows) * PAGE)[:rows].astype(np.int64)
-    plain = {"f32": np.ones, "i32": np.ones, "u8": np.zeros, "e4m3": np.zeros}
-    types = {"f32": np.float32, "i32": np.int32, "u8": np.uint8, "e4m3": np.uint8}
-    return plain[array.dtype](shape, types[array.dtype])
+    plain = {"f32": (1, np.float32), "i32": (1, np.int32)}
+    return np.full(shape, *plain.get(array.dtype, (0, np.uint8)))
 
 
 def _extent(axis: Axis, rows: int) -> int:
@@ -240,38 +238,3 @@ def _extent(axis: Axis, rows: int) -> int:
 
 def _pages(rows: int) -> int:
     return ceil(rows / PAGE) + 1
-
-
-class Yardstick(Config):
-    """The yardstick has nothing to configure."""
-
-    kernel: ClassVar[str] = "yardstick"
-
-
-def yardstick(arch: str) -> Kernel:
-    """The shortest dependent path of a step as a kernel: templates/yardstick.cu."""
-    rows, chip = 8, target(arch)
-    plan = Plan(
-        config=Yardstick(),
-        target=chip,
-        schedule=Schedule("yardstick", 1),
-        template="yardstick.cu",
-        entry="kgen_yardstick",
-        grid=(8, rows, 1),
-        cluster=8,
-        threads=256,
-        smem=(Region("dynamic", 0, 0, "none"),),
-        params=ParamTable(
-            arrays=(
-                Array("x", "bf16", (Axis(rows=True), Axis(1536))),
-                Array("out", "f32", (Axis(rows=True), Axis(8)), role="out"),
-            ),
-            scalars=(Scalar("num_rows", "i32", default=rows, low=rows, high=rows),),
-        ),
-        constants={},
-        work=work(0, 0, chip),
-    )
-    text = (TEMPLATES / plan.template).read_text(encoding="utf-8")
-    source = Source(plan.template, plan.template, plan.entry, text, headers(text))
-    cubin = compile(source, chip.name)
-    return Kernel(Artifact(plan, cubin, "", None, "compiled", cubin.seconds))

@@ -75,7 +75,7 @@ class Plan:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory a block, in bytes."""
-        return max(region.offset + region.size for region in self.smem)
+        return max((region.offset + region.size for region in self.smem), default=0)
 
     @property
     def ctas_per_sm(self) -> int:

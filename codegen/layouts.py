@@ -84,6 +84,8 @@ class ArrayRule:
 
     def _strided(self, layout: Layout) -> Facts:
         axes = self.array.axes
+        if self.array.swapped:
+            layout = _unswapped(layout, axes)
         fits = len(layout.shape) == len(axes) and all(map(_fits, axes, layout.shape))
         if not fits:
             allowed = ", ".join(map(_extent, axes))
@@ -95,7 +97,9 @@ class ArrayRule:
         for axis, extent, stride in zip(axes, layout.shape, strides, strict=True):
             fields += [stride] if axis.stride else []
             fields += [extent] if axis.size else []
-        rows = next((n for a, n in zip(axes, layout.shape, strict=True) if a.rows), sys.maxsize)
+        rows = next(
+            (n * a.per for a, n in zip(axes, layout.shape, strict=True) if a.rows), sys.maxsize
+        )
         last = [s * (n - 1) for s, n in zip(strides, layout.shape, strict=True)]
         size = self.array.itemsize
         empty = 0 in layout.shape
@@ -172,6 +176,18 @@ class ArrayRule:
 def refused(name: str, received: str, allowed: str) -> ArgumentError:
     """The error of the argument ``name``."""
     return ArgumentError(f"{name}: got {received}; allowed is {allowed}")
+
+
+def _unswapped(layout: Layout, axes: tuple[Axis, ...]) -> Layout:
+    """``layout``, its last two axes swapped back if that is how the memory is packed."""
+    *outer, rows, columns = range(len(axes))
+    if len(layout.shape) != len(axes) or layout.strides[rows] != 1:
+        return layout
+    order = (*outer, columns, rows)
+    return layout._replace(
+        shape=tuple(layout.shape[i] for i in order),
+        strides=tuple(layout.strides[i] for i in order),
+    )
 
 
 def _fits(axis: Axis, extent: int) -> bool:

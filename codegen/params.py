@@ -36,7 +36,8 @@ class Axis:
     ``extent`` is exact, or with ``at_least`` a lower bound, or :data:`ANY`. ``rows`` marks the
     token axis: it must hold at least ``num_rows``. ``stride`` names the run-time parameter that
     carries this axis' stride in elements; without one the axis must be packed against the next.
-    ``size`` names the run-time parameter that carries the extent.
+    ``size`` names the run-time parameter that carries the extent. With ``per`` one element serves
+    that many rows.
     """
 
     extent: int = ANY
@@ -44,12 +45,14 @@ class Axis:
     rows: bool = False
     stride: str | None = None
     size: str | None = None
+    per: int = 1
 
 
 @dataclass(frozen=True)
 class Array:
     """An array argument: ``role`` is ``in``, ``out`` or ``inout``; ``scalar`` means one element
-    of shape () or (1,) in device memory; ``optional`` outputs are allocated when not given."""
+    of shape () or (1,) in device memory. With ``swapped`` a view whose last two axes are swapped
+    is accepted too: the memory is the same."""
 
     name: str
     dtype: str
@@ -57,6 +60,7 @@ class Array:
     role: Literal["in", "out", "inout"] = "in"
     align: int = 16
     doc: str = ""
+    swapped: bool = False
 
     @property
     def scalar(self) -> bool:
@@ -69,7 +73,11 @@ class Array:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A by-value argument with an optional default and an inclusive range."""
+    """A by-value argument with an optional default and an inclusive range.
+
+    With ``columns`` it is the offset, in elements, of that many columns in the rows of the first
+    array; ``multiple`` is what it must divide by.
+    """
 
     name: str
     dtype: Literal["f32", "i32", "i64"]
@@ -77,6 +85,8 @@ class Scalar:
     low: float | int | None = None
     high: float | int | None = None
     doc: str = ""
+    columns: int = 0
+    multiple: int = 1
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,20 @@ from .arch import DEFAULT, Target
 from .arch import target as find_target
 from .blueprint import Plan, Region, Schedule, Work
 from .errors import NotBuiltError, PlanError
+from .plan_front import plan_index_front
 from .plan_norm import plan_query_norm
 from .plan_query import plan_query
-from .schema import Config, Query, QueryNorm, options
+from .plan_value import plan_gate, plan_value
+from .schema import Config, Gate, IndexFront, Query, QueryNorm, Value, options
 
 __all__ = ["NOT_BUILT", "Plan", "Region", "Schedule", "Work", "plan"]
 
 _PLANNERS: dict[type[Config], Callable[[Any, Target, Schedule | None], Plan]] = {
     Query: plan_query,
     QueryNorm: plan_query_norm,
+    Value: plan_value,
+    Gate: plan_gate,
+    IndexFront: plan_index_front,
 }
 
 

@@ -174,3 +174,121 @@ def query(
             packed = np.concatenate((kv, rope), axis=-1)
             rows = to_e4m3(f32(packed / f32(k_scale)) if dsa else f32(packed * f32(k_scale)))
     return QueryOutputs(out, rows, q_c)
+
+
+def sigmoid(x: F64) -> F64:
+    """``1 / (1 + exp(-x))``."""
+    with np.errstate(over="ignore"):
+        return 1.0 / (1.0 + np.exp(-x))
+
+
+def gate(values: Bits16, gates: Bits16, lengths: NDArray[np.int32], *, q: int = 1) -> Bits16:
+    """``bf16(value * sigmoid(gate))``; rows of requests whose length is <= 0 are zero.
+
+    Parameters
+    ----------
+    values
+        [H, rows, 128] BF16 bits: W_UV's outputs.
+    gates
+        [rows, H*128] BF16 bits.
+    lengths
+        [rows / q] of the requests, ``q`` rows each.
+    """
+    rows = gates.shape[0]
+    flat = from_bf16(values).transpose(1, 0, 2).reshape(rows, -1)
+    with np.errstate(all="ignore"):
+        out = to_bf16(f32(flat * f32(sigmoid(from_bf16(gates)))))
+    out[np.repeat(lengths <= 0, q)[:rows]] = 0
+    return out
+
+
+def value(
+    latent: Bits16, w_uv: Bits16, gates: Bits16, lengths: NDArray[np.int32], *, q: int = 1
+) -> Bits16:
+    """W_UV [H, 128, 512] of the latent [rows, H, 512], then :func:`gate`."""
+    with np.errstate(all="ignore"):
+        product = np.einsum("bhk,hvk->hbv", from_bf16(latent), from_bf16(w_uv), optimize=True)
+        return gate(to_bf16(product), gates, lengths, q=q)
+
+
+@dataclass(frozen=True)
+class FrontOutputs:
+    """``q_out`` [rows, 32, 128 or 64] bytes; ``q_scale`` [rows, 32, 4] bytes (MXFP4); ``w_out``
+    [rows, 32] BF16 bits; ``keys`` [rows, 128 or 64] and ``scales`` [rows, 4] bytes."""
+
+    q_out: Bytes
+    q_scale: Bytes | None
+    w_out: Bits16
+    keys: Bytes
+    scales: Bytes
+
+
+def mxfp4(values: F64) -> tuple[Bytes, Bytes]:
+    """Packed E2M1 codes and UE8M0 scales of blocks of 32 along the last axis."""
+    blocks = values.reshape(*values.shape[:-1], -1, 32)
+    amax = np.maximum(np.abs(blocks).max(axis=-1), 6 * 2.0**-126)
+    ratio = pow2_at_or_above(f32(amax * f32(np.float64(1 / 6))))
+    exponent = np.clip(np.log2(ratio), -127, 127)
+    codes = to_e2m1(f32(blocks * np.exp2(-exponent)[..., None])).reshape(values.shape)
+    return pack_nibbles(codes), (exponent + 127).astype(np.uint8)
+
+
+def fp8_scale(amax: F64, floor: float) -> F64:
+    """The power of two at or above ``max(amax, floor) / 448``."""
+    return pow2_at_or_above(f32(np.maximum(amax, f32(np.float64(floor))) / E4M3_MAX))
+
+
+def layer_norm(x: F64, weight: NDArray[np.float32], bias: NDArray[np.float32], eps: float) -> F64:
+    """LayerNorm over the last axis, rounded once to BF16."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scale = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
+    return round_bf16(centred * scale * weight + bias)
+
+
+def index_front(
+    projected: Bits16,
+    *,
+    key: int,
+    weight: int,
+    w_qa: Bits16,
+    wq_b: Bits16,
+    norm_w: NDArray[np.float32],
+    norm_b: NDArray[np.float32],
+    eps: float = 1e-6,
+    key_eps: float = 1e-5,
+    mx: bool = False,
+    fp4: bool = False,
+) -> FrontOutputs:
+    """The indexer's front: queries, head weights and keys.
+
+    Parameters
+    ----------
+    projected
+        [rows, columns] BF16 bits: 1536 q_a columns first.
+    key, weight
+        Columns of the 128 key values and of the 32 head weights.
+    wq_b
+        [4096, 1536] BF16 bits: 32 heads of 128 rows.
+    norm_w, norm_b
+        [128] of the key's LayerNorm.
+    """
+    rows = projected.shape[0]
+    with np.errstate(all="ignore"):
+        q_c = from_bf16(query_norm(projected, w_qa=w_qa, eps=eps))
+        q = round_bf16(q_c @ from_bf16(wq_b).T).reshape(rows, 32, 128)
+        head = from_bf16(projected[:, weight : weight + 32])
+        y = layer_norm(from_bf16(projected[:, key : key + 128]), norm_w, norm_b, key_eps)
+        if fp4:
+            q_out, q_scale = mxfp4(q)
+            keys, scales = mxfp4(y)
+            return FrontOutputs(q_out, q_scale, to_bf16(head * 2.0**-6), keys, scales)
+        scale = fp8_scale(np.abs(q).max(axis=-1), 1e-10)
+        q_out = to_e4m3(f32(q * (1.0 / scale)[..., None]))
+        w_out = to_bf16(f32(head * scale) * 2.0**-6)
+        key_scale = fp8_scale(np.abs(y).max(axis=-1, keepdims=True), 1e-4)
+        keys = to_e4m3(f32(y * (1.0 / key_scale)))
+        scales = bytes_of(key_scale, np.float32)
+        if mx:
+            exponents = (np.log2(key_scale) + 127).astype(np.uint8)
+            scales = np.repeat(exponents, 4, axis=-1)
+    return FrontOutputs(q_out, None, w_out, keys, scales)

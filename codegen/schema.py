@@ -85,6 +85,12 @@ Release = Annotated[
 ]
 
 
+TokensPerRequest = Annotated[
+    int, Field(ge=1, le=256, description="token rows of a request; its length serves them all")
+]
+_WHOLE_REQUESTS = Rule("q", "q divides batch", lambda c: c.batch % c.q == 0)
+
+
 class Query(Config):
     """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel (SPEC section 2)."""
 
@@ -145,7 +151,49 @@ class QueryNorm(Config):
     release: Release = True
 
 
-KERNELS: dict[str, type[Config]] = {model.kernel: model for model in (Query, QueryNorm)}
+class Value(Config):
+    """W_UV and the sigmoid gate of the attention latent (SPEC section 4)."""
+
+    kernel: ClassVar[str] = "value"
+
+    heads: Heads
+    batch: Batch
+    q: TokensPerRequest = 1
+    release: Release = True
+
+    rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS,)
+
+
+class Gate(Config):
+    """The sigmoid gate alone, after a batched GEMM with W_UV (SPEC section 4)."""
+
+    kernel: ClassVar[str] = "gate"
+
+    heads: Heads
+    batch: Batch
+    q: TokensPerRequest = 1
+    release: Release = True
+
+    rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS,)
+
+
+class IndexFront(Config):
+    """The DSA indexer's front: queries, head weights and keys of its scoring (SPEC section 5)."""
+
+    kernel: ClassVar[str] = "index_front"
+
+    batch: Batch
+    mx: Annotated[bool, Field(description="key scales as UE8M0 bytes")] = False
+    fp4: Annotated[bool, Field(description="MXFP4 queries and keys")] = False
+    release: Release = True
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        needs("mx", "excludes fp4, whose scales are UE8M0 anyway", lambda c: not c.fp4),
+    )
+
+
+MODELS: tuple[type[Config], ...] = (Query, QueryNorm, Value, Gate, IndexFront)
+KERNELS: dict[str, type[Config]] = {model.kernel: model for model in MODELS}
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,21 @@ __device__ inline Vec16 load_fresh16(const void* source) {
     return v;
 }
 
+__device__ inline Vec8 load_fresh8(const void* source) {
+    Vec8 v;
+    asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source) : "memory");
+    return v;
+}
+
 __device__ inline uint32_t load_fresh4(const void* source) {
     uint32_t v;
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(source) : "memory");
+    return v;
+}
+
+__device__ inline uint16_t load_fresh2(const void* source) {
+    uint16_t v;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(source) : "memory");
     return v;
 }
 
@@ -104,6 +116,12 @@ __device__ inline void store_remote(SharedAddr target, const Vec16& v, SharedAdd
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];"
                  ::"r"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]),
                    "r"(barrier) : "memory");
+}
+
+__device__ inline float load_shared_float(SharedAddr source) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(source) : "memory");
+    return v;
 }
 
 __device__ inline Vec8 load_shared8(SharedAddr source) {

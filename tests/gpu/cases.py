@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api, build, compiler, judge, nvml, reference, schema
+from kgen.codegen import apart, api, judge, nvml, reference, schema
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
 from kgen.codegen.plan import plan
-from kgen.codegen.render import render
 
 FORMS: dict[str, dict[str, bool]] = {
     "dense": {},
@@ -29,16 +28,7 @@ NAN, INF = 0x7FC0, 0x7F80  # BF16 bits
 Arrays = dict[str, Any]
 
 
-def _schedules() -> dict[str, Schedule]:
-    found = (
-        plan(schema.make("query", {"heads": 1, "batch": batch, "scheme": scheme})).schedule
-        for batch in (1, 16, 32, 64, 256)
-        for scheme in ("auto", "rows", "ksplit")
-    )
-    return {f"{s.scheme}-{s.tokens}-{s.k_splits}": s for s in found}
-
-
-SCHEDULES = _schedules()
+SCHEDULES = apart.schedules()
 
 
 @cache
@@ -49,13 +39,11 @@ def kernel(form: str, heads: int, batch: int, schedule: Schedule | None = None) 
     arch = nvml.default_arch()
     try:
         chosen = plan(config, arch)
-        if schedule in (None, chosen.schedule):
+        if schedule is None or schedule == chosen.schedule:
             return api.kernel(config, arch)
-        forced = plan(config, arch, schedule)
+        return apart.forced(config, schedule, arch)
     except (NotBuiltError, PlanError) as error:
         pytest.skip(str(error))
-    cubin = compiler.compile(render(forced), arch)
-    return api.Kernel(build.Artifact(forced, cubin, "", None, "compiled", cubin.seconds))
 
 
 @dataclass(frozen=True)

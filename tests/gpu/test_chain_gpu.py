@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kgen.codegen import api, build, compiler, nvml, schema
+from kgen.codegen import apart, api, nvml, schema
 from kgen.codegen.arch import target
 from kgen.codegen.blueprint import Plan, Region, Schedule, work
 from kgen.codegen.params import Array, Axis, ParamTable, Scalar
-from kgen.codegen.render import Source, headers
 
 from . import cases
 
@@ -38,7 +38,8 @@ extern "C" __global__ void kgen_slow_copy(const __grid_constant__ Params params)
     wait_for_previous_grid();
     const long long start = clock64();
     while (clock64() - start < params.cycles) {}
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < params.num_rows; i += gridDim.x * blockDim.x)
+    const int threads = gridDim.x * blockDim.x;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < params.num_rows; i += threads)
         reinterpret_cast<Vec16*>(params.target)[i] = load_fresh16(params.source + 16 * i);
 }
 """
@@ -54,7 +55,7 @@ def slow_copy() -> api.Kernel:
         config=config,
         target=chip,
         schedule=Schedule("copy", 1),
-        template="",
+        template="slow_copy.cu",
         entry="kgen_slow_copy",
         grid=(4, 1, 1),
         cluster=1,
@@ -70,9 +71,7 @@ def slow_copy() -> api.Kernel:
         constants={},
         work=work(0, 0, chip),
     )
-    source = Source("copy.cu", "", plan.entry, COPY, headers(COPY))
-    cubin = compiler.compile(source, chip.name)
-    return api.Kernel(build.Artifact(plan, cubin, "", None, "compiled", 0.0))
+    return apart.handwritten(plan, COPY)
 
 
 def lines(array: Any) -> Any:
@@ -93,7 +92,7 @@ class Chain:
         self.inputs = [cases.fresh(heads, batch)]
         for seed in range(1, SEEDS):
             qkv = cases.bf16(np.random.default_rng(seed), batch, 2112, scale=1)
-            self.inputs.append(cases.replace(self.inputs[0], qkv=qkv))
+            self.inputs.append(replace(self.inputs[0], qkv=qkv))
         self.expected = [cases.launch(self.kernel, given, pdl=False) for given in self.inputs]
         memory = cases.Memory.of(self.kernel, self.inputs[0])
         self.step = self.kernel.bind(**memory.arguments)

@@ -1,0 +1,116 @@
+"""The plan of the DSA indexer's front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from .arch import Target
+from .blueprint import Plan, Schedule, entry_name, stack, work
+from .params import Array, Axis, ParamTable, Scalar
+from .schema import IndexFront
+
+LORA, HEADS, DIM = 1536, 32, 128
+CLUSTER = 4
+ROWS = DIM // CLUSTER  # of a head, a CTA's
+COMPUTE_THREADS, KEY_THREADS = 256, 32
+STEP = 8  # token rows that a CTA multiplies at a time
+TILE = 32  # token rows of a CTA at most
+PAGE = 64  # tokens of a cache page
+
+
+@dataclass(frozen=True)
+class Form:
+    """A number format of queries and keys: bytes a token takes, and those of its scales."""
+
+    query_bytes: int  # of a head
+    scale_bytes: int  # of a head's query, 0 where it is folded into the head weight
+    key_bytes: int  # of a key with its scales
+
+
+FP8 = Form(DIM, 0, DIM + 4)
+FP4 = Form(DIM // 2, 4, DIM // 2 + 4)
+
+
+def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None) -> Plan:
+    """A cluster of four CTAs for each indexer head and tile of 32 tokens."""
+    batch, form = config.batch, FP4 if config.fp4 else FP8
+    tokens = min(TILE, -(-batch // STEP) * STEP)
+    schedule = schedule or Schedule("rows", tokens)
+    warps = COMPUTE_THREADS // 32
+    weights = 2 * (HEADS * DIM * LORA + LORA) + 8 * DIM
+    read = 2 * (LORA + DIM + HEADS) + 8
+    written = HEADS * (form.query_bytes + form.scale_bytes + 2) + form.key_bytes
+    return Plan(
+        config=config,
+        target=chip,
+        schedule=schedule,
+        template="index_front.cu.j2",
+        entry=entry_name(config),
+        grid=(CLUSTER, HEADS, ceil(batch / schedule.tokens)),
+        cluster=CLUSTER,
+        threads=COMPUTE_THREADS + KEY_THREADS,
+        smem=stack(
+            ("weights", ROWS * (2 * LORA + 64), f"wq_b [{ROWS}, 1536] BF16"),
+            ("w_qa", 2 * LORA, "w_qa [1536] BF16"),
+            ("partials", warps * STEP * (ROWS + 8) * 4, f"[{warps} warps, 8, {ROWS}] FP32"),
+            ("sums", STEP * warps * 4, f"sums of squares [8, {warps} warps] FP32"),
+            ("amax", 2 * CLUSTER * STEP * 4, "[2 steps, 4 CTAs, 8] FP32"),
+            ("barriers", 3 * 8, "mbarriers"),
+        ),
+        params=_params(config, form),
+        constants={"mx": config.mx, "fp4": config.fp4, "release": config.release},
+        work=work(weights + batch * (read + written), 2 * batch * HEADS * DIM * LORA, chip),
+    )
+
+
+def _params(config: IndexFront, form: Form) -> ParamTable:
+    def output(name: str, dtype: str, doc: str, *axes: Axis, align: int = 16) -> Array:
+        return Array(name, dtype, (Axis(rows=True), *axes), role="out", doc=doc, align=align)
+
+    query = output(
+        "q_out",
+        "u8" if config.fp4 else "e4m3",
+        "indexer queries",
+        Axis(HEADS),
+        Axis(form.query_bytes),
+    )
+    scales = (
+        output("q_scale", "u8", "UE8M0 scales of 32 columns", Axis(HEADS), Axis(4)),
+    ) * config.fp4
+    return ParamTable(
+        arrays=(
+            Array(
+                "projected",
+                "bf16",
+                (Axis(rows=True, stride="projected_stride"), Axis(LORA, at_least=True)),
+                doc="packed projection rows",
+            ),
+            Array("w_qa", "bf16", (Axis(LORA),), doc="q_a RMSNorm weight"),
+            Array("wq_b", "bf16", (Axis(HEADS * DIM), Axis(LORA)), doc="head by head"),
+            Array("norm_w", "f32", (Axis(DIM),), doc="key LayerNorm weight"),
+            Array("norm_b", "f32", (Axis(DIM),), doc="key LayerNorm bias"),
+            Array(
+                "cache",
+                "u8",
+                (Axis(stride="page_stride"), Axis(PAGE), Axis(form.key_bytes)),
+                role="inout",
+                doc="paged indexer cache: a page's keys, then its scales",
+            ),
+            Array(
+                "slots", "i64", (Axis(rows=True),), align=8, doc="row of each token; negative: none"
+            ),
+            query,
+            *scales,
+            output("w_out", "bf16", "head weights", Axis(HEADS)),
+        ),
+        scalars=(
+            Scalar("key", "i32", low=0, columns=DIM, multiple=4, doc="column of the indexer key"),
+            Scalar("weight", "i32", low=0, columns=HEADS, doc="column of the head weights"),
+            Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorm"),
+            Scalar("key_eps", "f32", default=1e-5, low=0.0, doc="of the key LayerNorm"),
+            Scalar(
+                "num_rows", "i32", default=config.batch, low=0, high=config.batch, doc="token rows"
+            ),
+        ),
+    )
