@@ -155,19 +155,16 @@ def generate(check: bool, output: Path | None) -> None:
 
 
 @kgen.command()
-@click.option("--table", is_flag=True, help="print the option tables in Markdown")
+@click.option("--table", is_flag=True, help="print the options and their combinations in Markdown")
 def schema(table: bool) -> None:
     """Print the JSON Schema of every kernel family."""
     from .codegen import report
     from .codegen import schema as models
 
-    if not table:
+    if table:
+        click.echo(report.schema_tables())
+    else:
         _print_json(models.json_schema())
-        return
-    header = ("Option", "Allowed", "Default", "Meaning")
-    for kernel, model in models.KERNELS.items():
-        rows = ((f"`{flag}`", *rest) for flag, *rest in models.table(model))
-        click.echo(f"**{kernel}**\n\n{report.markdown(header, rows)}")
 
 
 @kgen.command(cls=ConfigCommand)
@@ -185,6 +182,45 @@ def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
         _print_json(found.data())
     else:
         click.echo(found.text())
+
+
+@kgen.command(cls=ConfigCommand)
+@click.option("--seed", type=click.IntRange(min=0), help="repeat the inputs of an earlier run")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
+@as_json
+@click.pass_context
+def verify(
+    ctx: click.Context, configs: tuple[Config, ...], seed: int | None, rounds: int, as_json: bool
+) -> None:
+    """Run kernels on the GPU here with fresh inputs, and judge them against the reference."""
+    from .codegen import verify as checks
+
+    outcomes = [checks.verify(config, seed=seed, rounds=rounds) for config in configs]
+    if as_json:
+        _print_json([outcome.data() for outcome in outcomes])
+    else:
+        click.echo("\n\n".join(outcome.text() for outcome in outcomes))
+    ctx.exit(0 if all(outcome.right for outcome in outcomes) else 1)
+
+
+@kgen.command(cls=ConfigCommand)
+@arch_option
+@click.option("--sass", is_flag=True, help="print the SASS instead (needs kgen[inspect])")
+@click.option("--ptx", is_flag=True, help="print the PTX instead")
+@as_json
+def inspect(
+    configs: tuple[Config, ...], archs: tuple[str, ...], sass: bool, ptx: bool, as_json: bool
+) -> None:
+    """Show what cubins take and which instructions they are made of; needs no GPU."""
+    from .codegen import disasm
+
+    found = [disasm.inspect(config, arch) for config in configs for arch in archs]
+    if sass or ptx:
+        click.echo("\n".join(part for each in found for part in each.listings(sass, ptx)))
+    elif as_json:
+        _print_json([each.data() for each in found])
+    else:
+        click.echo("\n\n".join(each.text() for each in found))
 
 
 @kgen.command()

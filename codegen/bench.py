@@ -169,12 +169,29 @@ def _replay(graph: Any, stream: Any) -> float:
 
 
 def device_arrays(table: ParamTable) -> Arrays:
-    """Arguments for one step, on the current GPU."""
+    """Arguments for one step, arrays on the current GPU."""
     import cupy
     import numpy as np
 
+    return {
+        name: cupy.asarray(value) if isinstance(value, np.ndarray) else value
+        for name, value in host_arguments(table).items()
+    }
+
+
+def host_arguments(table: ParamTable) -> Arrays:
+    """Arrays for one step, and the numbers that have no default: columns of the packed row, which
+    follow what it must hold."""
+    import numpy as np
+
     rng = np.random.default_rng(0)
-    return {array.name: cupy.asarray(_host(array, table, rng)) for array in table.arrays}
+    arguments: Arrays = {array.name: _host(array, table, rng) for array in table.arrays}
+    column = max((axis.extent for axis in table.arrays[0].axes if axis.at_least), default=0)
+    for scalar in table.scalars:
+        if scalar.default is None:
+            arguments[scalar.name] = column
+            column += scalar.columns
+    return arguments
 
 
 def array_sets(table: ParamTable) -> list[Arrays]:
@@ -218,7 +235,8 @@ def _host(array: Array, table: ParamTable, rng: Any) -> Any:
     import numpy as np
 
     rows = next(int(scalar.default or 0) for scalar in table.scalars if scalar.name == "num_rows")
-    shape = tuple(_extent(axis, rows) for axis in array.axes)
+    more = sum(scalar.columns for scalar in table.scalars)
+    shape = tuple(_extent(axis, rows) + (more if axis.at_least else 0) for axis in array.axes)
     if array.dtype == "bf16":
         noise = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
         return (noise.view(np.uint32) >> 16).astype(np.uint16)
@@ -230,7 +248,7 @@ def _host(array: Array, table: ParamTable, rng: Any) -> Any:
 
 def _extent(axis: Axis, rows: int) -> int:
     if axis.rows:
-        return rows
+        return rows // axis.per
     if axis.extent == ANY:
         return PAGE if axis.size else _pages(rows)
     return axis.extent

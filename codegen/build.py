@@ -142,12 +142,21 @@ def _cubin(entry: Entry, source: Source, arch: str) -> Cubin:
     return Cubin(entry.image, source.entry, arch, facts["log"], resources, facts["seconds"])
 
 
+def ptx(planned: Plan) -> str:
+    """The PTX of a plan, compiled now: no cache holds it."""
+    _check_jit(planned, "is compiled to show its PTX; set it to 1")
+    return compiler.ptx(render(planned), planned.target.name)
+
+
 def _compile(planned: Plan, source: Source) -> Cubin:
-    if not settings.JIT.value():
-        slug, arch = planned.config.slug, planned.target.name
-        text = f"{slug} for {arch} is in no cache; set it to 1, or build the kernel beforehand"
-        raise ConfigError(settings.JIT.name, "0", text)
+    _check_jit(planned, "is in no cache; set it to 1, or build the kernel beforehand")
     return compiler.compile(source, planned.target.name)
+
+
+def _check_jit(planned: Plan, text: str) -> None:
+    if not settings.JIT.value():
+        name = f"{planned.config.slug} for {planned.target.name}"
+        raise ConfigError(settings.JIT.name, "0", f"{name} {text}")
 
 
 def _store(cache: Cache, digest: str, cubin: Cubin, planned: Plan, source: Source) -> Path | None:

@@ -1,4 +1,4 @@
-"""Every combination of a family's switches: the legal ones, and the rule that refuses the others."""
+"""Every combination of a family's switches: legal, or refused by a rule in words."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,33 @@ def compile(source: Source, arch: str) -> Cubin:
         When NVRTC does not know ``arch``.
     """
     started = time.perf_counter()
+    with _program(source, arch, options(arch)) as (program, report):
+        nvrtc = _bindings()
+        image = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    resources = _resources(source, report, image)
+    seconds = time.perf_counter() - started
+    return Cubin(image, source.entry, arch, _diagnostics(report), resources, seconds)
+
+
+def ptx(source: Source, arch: str) -> str:
+    """The PTX of ``source``, which its cubin for ``arch`` is assembled from.
+
+    Raises
+    ------
+    CompileError, ConfigError
+        As :func:`compile` does.
+    """
+    _, *others = options(arch)
+    flags = (f"--gpu-architecture={arch.replace('sm', 'compute')}", *others)
+    with _program(source, arch, flags) as (program, _):
+        nvrtc = _bindings()
+        text = _fetch(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+    return text.decode().rstrip("\0")
+
+
+@contextmanager
+def _program(source: Source, arch: str, flags: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
+    """NVRTC's program of ``source``, compiled with ``flags``, and its log."""
     nvrtc = _bindings()
     names, contents = [[text.encode() for text in part] for part in _columns(source.headers)]
     status, program = nvrtc.nvrtcCreateProgram(
@@ -126,21 +154,17 @@ def compile(source: Source, arch: str) -> Cubin:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CompileError(f"{source.name}: nvrtcCreateProgram failed with {status.name}")
     try:
-        flags = [flag.encode() for flag in options(arch)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
         log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         report = log.decode(errors="replace").replace("\0", "")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             if "invalid value for --gpu-architecture" in report:
                 raise unknown_arch(arch)
-            ptx = _fetch(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
-            raise _failure(source, arch, _diagnostics(report) or status.name, ptx.decode())
-        image = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+            written = _fetch(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode()
+            raise _failure(source, arch, _diagnostics(report) or status.name, written)
+        yield program, report
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    resources = _resources(source, report, image)
-    seconds = time.perf_counter() - started
-    return Cubin(image, source.entry, arch, _diagnostics(report), resources, seconds)
 
 
 def _bindings() -> Any:

@@ -131,7 +131,9 @@ def _check_shapes(got: Bits, want: Bits) -> None:
 
 def _wrong_nans(kind: Format, got: Bits, want: Bits) -> NDArray[np.bool_]:
     wrong = kind.nans(got) != kind.nans(want)
-    return wrong if kind.nan is None else wrong | (kind.nans(got) & (got != kind.nan))
+    if kind.nan is not None:
+        wrong |= kind.nans(got) & (got != kind.nan)
+    return np.asarray(wrong)
 
 
 def _verdict(got: Bits, want: Bits, steps: Bits, wrong: Bits) -> Verdict:

@@ -12,9 +12,10 @@ from .schema import IndexFront
 
 LORA, HEADS, DIM = 1536, 32, 128
 CLUSTER = 4
-ROWS = DIM // CLUSTER  # of a head, a CTA's
+COLUMNS = LORA // CLUSTER  # of K, a CTA's
+PITCH = 2 * COLUMNS + 16
 COMPUTE_THREADS, KEY_THREADS = 256, 32
-STEP = 8  # token rows that a CTA multiplies at a time
+STEP = 16  # token rows that a CTA multiplies at a time
 TILE = 32  # token rows of a CTA at most
 PAGE = 64  # tokens of a cache page
 
@@ -36,8 +37,7 @@ def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None
     """A cluster of four CTAs for each indexer head and tile of 32 tokens."""
     batch, form = config.batch, FP4 if config.fp4 else FP8
     tokens = min(TILE, -(-batch // STEP) * STEP)
-    schedule = schedule or Schedule("rows", tokens)
-    warps = COMPUTE_THREADS // 32
+    schedule = schedule or Schedule("ksplit", tokens, CLUSTER)
     weights = 2 * (HEADS * DIM * LORA + LORA) + 8 * DIM
     read = 2 * (LORA + DIM + HEADS) + 8
     written = HEADS * (form.query_bytes + form.scale_bytes + 2) + form.key_bytes
@@ -51,12 +51,10 @@ def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None
         cluster=CLUSTER,
         threads=COMPUTE_THREADS + KEY_THREADS,
         smem=stack(
-            ("weights", ROWS * (2 * LORA + 64), f"wq_b [{ROWS}, 1536] BF16"),
-            ("w_qa", 2 * LORA, "w_qa [1536] BF16"),
-            ("partials", warps * STEP * (ROWS + 8) * 4, f"[{warps} warps, 8, {ROWS}] FP32"),
-            ("sums", STEP * warps * 4, f"sums of squares [8, {warps} warps] FP32"),
-            ("amax", 2 * CLUSTER * STEP * 4, "[2 steps, 4 CTAs, 8] FP32"),
-            ("barriers", 3 * 8, "mbarriers"),
+            ("weights", DIM * PITCH, f"wq_b [{DIM}, {COLUMNS}] BF16"),
+            ("x", STEP * PITCH, f"q_c [16, {COLUMNS}] BF16; partial products after"),
+            ("sums", CLUSTER * STEP * 4, "sums of squares [4 CTAs, 16] FP32"),
+            ("barriers", 4 * 8, "mbarriers"),
         ),
         params=_params(config, form),
         constants={"mx": config.mx, "fp4": config.fp4, "release": config.release},

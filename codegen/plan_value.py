@@ -70,7 +70,11 @@ def plan_value(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
         grid=(V // OUTPUTS, heads, ceil(batch / TILE)),
         cluster=1,
         threads=VALUE_THREADS,
-        smem=stack(("partials", warps * TILE * OUTPUTS * 4, f"[{warps} warps, 16, 32] FP32")),
+        smem=stack(
+            ("weights", OUTPUTS * (2 * LATENT + 64), "w_uv [32, 512] BF16"),
+            ("partials", warps * TILE * OUTPUTS * 4, f"[{warps} warps, 16, 32] FP32"),
+            ("barrier", 8, "mbarrier"),
+        ),
         params=_gated(config, latent, w_uv),
         constants={"num_heads": heads, "q": config.q, "release": config.release},
         work=work(2 * heads * V * LATENT + batch * token, 2 * batch * heads * V * LATENT, chip),

@@ -36,12 +36,12 @@ def render(plan: Plan) -> Source:
     """
     try:
         text = environment().get_template(plan.template).render(plan.context)
-    except jinja2.TemplateError as error:
+    except Exception as error:  # a template is code: it may raise anything
         raise RenderError(f"{_place(plan.template, error)}: {error}") from error
     return Source(f"{plan.config.slug}.cu", plan.template, plan.entry, text, headers(text))
 
 
-def _place(template: str, error: jinja2.TemplateError) -> str:
+def _place(template: str, error: Exception) -> str:
     if isinstance(error, jinja2.TemplateSyntaxError):
         return f"template {error.name or template}, line {error.lineno}"
     frame, place = error.__traceback__, f"template {template}"
@@ -93,4 +93,6 @@ def _includes(text: str) -> list[str]:
 
 @cache
 def _header(name: str) -> str:
+    if not (TEMPLATES / name).is_file():
+        raise RenderError(f'#include "{name}": kgen has no such header')
     return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -107,6 +107,18 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         yield f"  {label:<20} {shown}"
 
 
+def schema_tables() -> str:
+    """Options and legal combinations of every kernel family, in Markdown."""
+    from . import combinations, schema
+
+    header = ("Option", "Allowed", "Default", "Meaning")
+    parts: list[str] = []
+    for kernel, model in schema.KERNELS.items():
+        rows = ((f"`{flag}`", *rest) for flag, *rest in schema.table(model))
+        parts += [f"**{kernel}**", markdown(header, rows), *combinations.summaries(model)]
+    return "\n\n".join(parts)
+
+
 def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A Markdown table."""
     head = tuple(header)

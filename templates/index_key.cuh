@@ -40,10 +40,6 @@ __device__ inline void normalise_key(float (&y)[4], const Vec8& key, const KeyNo
     }
 }
 
-__device__ inline float amax4(const float (&y)[4]) {
-    return fmaxf(fmaxf(fabsf(y[0]), fabsf(y[1])), fmaxf(fabsf(y[2]), fabsf(y[3])));
-}
-
 // E4M3 with one scale: FP32, or with `mx` its exponent byte four times.
 template <bool mx>
 __device__ inline void store_key_fp8(uint8_t* page, int offset, const float (&y)[4], int lane) {
@@ -58,8 +54,6 @@ __device__ inline void store_key_fp8(uint8_t* page, int offset, const float (&y)
 // MXFP4: a scale byte for every 32 columns, which are eight lanes'.
 __device__ inline void store_key_fp4(uint8_t* page, int offset, const float (&y)[4], int lane) {
     const int exponent = mxfp4_exponent(max_lanes<8>(amax4(y)));
-    const float inverse = pow2(-exponent);
-    *reinterpret_cast<uint16_t*>(page + offset * (kKeyColumns / 2) + 2 * lane) = static_cast<uint16_t>(
-        to_e2m1x2(y[0] * inverse, y[1] * inverse) | to_e2m1x2(y[2] * inverse, y[3] * inverse) << 8);
+    *reinterpret_cast<uint16_t*>(page + offset * (kKeyColumns / 2) + 2 * lane) = to_e2m1x4(y, pow2(-exponent));
     if (lane % 8 == 0) page[kPageTokens * (kKeyColumns / 2) + 4 * offset + lane / 8] = exponent + 127;
 }

@@ -26,3 +26,12 @@ __device__ inline int mxfp4_exponent(float amax) {
 __device__ inline float pow2(int exponent) {
     return __uint_as_float(exponent < -126 ? 0x400000u : static_cast<uint32_t>(exponent + 127) << 23);
 }
+
+__device__ inline float amax4(const float (&y)[4]) {
+    return fmaxf(fmaxf(fabsf(y[0]), fabsf(y[1])), fmaxf(fabsf(y[2]), fabsf(y[3])));
+}
+
+// Four scaled values as E2M1, the first in the lowest nibble.
+__device__ inline uint16_t to_e2m1x4(const float (&y)[4], float inverse) {
+    return to_e2m1x2(y[0] * inverse, y[1] * inverse) | to_e2m1x2(y[2] * inverse, y[3] * inverse) << 8;
+}

@@ -57,8 +57,13 @@ def test_data_is_json() -> None:
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_command_prints_the_report(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]) -> None:
     monkeypatch.setattr(nvml, "require", lambda: None)
-    asked: list[object] = []
-    monkeypatch.setattr(bench, "run", lambda configs, replays: asked.append(replays) or REPORT)
+    asked: list[int] = []
+
+    def run(configs: tuple[schema.Config, ...], replays: int) -> Report:
+        asked.append(replays)
+        return REPORT
+
+    monkeypatch.setattr(bench, "run", run)
     result = CliRunner().invoke(cli.kgen, ["bench", "query-h8-b1", "--replays", "5", *flags])
     assert result.exit_code == 0 and asked == [5], result.output
     if flags:
@@ -112,13 +117,23 @@ def test_too_little_memory_is_said() -> None:
         bench.set_count(100 * MIB, 50 * MIB, MIB)
 
 
+@pytest.mark.parametrize("kernel", schema.KERNELS)
+def test_every_family_gets_all_its_arguments(kernel: str) -> None:
+    known = {option.name for option in schema.options(schema.model_of(kernel))}
+    fields = {name: value for name, value in (("heads", 4), ("batch", 8)) if name in known}
+    table = plan(schema.make(kernel, fields)).params
+    made = bench.host_arguments(table)
+    needed = {scalar.name for scalar in table.scalars if scalar.default is None}
+    assert set(made) == needed | {array.name for array in table.arrays}
+    width = made[table.arrays[0].name].shape[-1]
+    for scalar in table.scalars:
+        assert scalar.name not in needed or made[scalar.name] + scalar.columns <= width
+
+
 @pytest.mark.parametrize("fields", [{}, {"dsa": True}, {"batch": 1, "heads": 3}])
 def test_host_arrays_have_the_shapes_of_the_table(fields: dict[str, object]) -> None:
-    import numpy as np
-
     table = query_table(**fields)
-    rng = np.random.default_rng(0)
-    made = {array.name: bench._host(array, table, rng) for array in table.arrays}
+    made = bench.host_arguments(table)
     for array in table.arrays:
         assert made[array.name].ndim == len(array.axes)
         assert made[array.name].itemsize == array.itemsize

@@ -237,7 +237,7 @@ def test_many_come_in_order_and_one_failure_stops_no_other(cache: Cache, fake: C
             raise ZeroDivisionError
 
     fake.inside = fail
-    configs = [Query(heads=heads, batch=8) for heads in (1, 2, 3, 4)]
+    configs = [Query(heads=heads, batch=8, scheme="ksplit") for heads in (1, 2, 3, 4)]
     told: list[Result] = []
     tellers = set()
 

@@ -14,10 +14,13 @@ from click.testing import CliRunner, Result
 
 from kgen import cli
 from kgen.codegen import arch, canonical, generated, nvml, settings
+from kgen.codegen import plan as planning
 from kgen.codegen.errors import CacheWarning, DeviceError
+from kgen.codegen.schema import KERNELS, Query
 
 ROOT = Path(__file__).parent.parent
 SMALL = ("--heads", "1", "--batch", "1")
+TOO_LARGE = (*SMALL, "--scheme", "ksplit", "--arch", "sm_120a")
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +56,9 @@ def python(code: str) -> str:
         (("query-h8-b1-bogus",), r"slug: .*'bogus' is none of its parts"),
         (("nonsense",), r"kernel: got 'nonsense'; allowed are query"),
         ((*SMALL, "--fp8"), r"fp8: got True; fp8 needs dsa"),
-        ((*SMALL, "--dsa"), r"dsa: got True; not built yet"),
         ((*SMALL, "--scheme", "row"), r"scheme: got 'row'; .*auto, rows, ksplit"),
         ((*SMALL, "--arch", "sm_12"), r"arch: got 'sm_12'; .*sm_90a.*NVRTC 13.* knows sm_75"),
-        ((*SMALL, "--arch", "sm_120a"), r"arch: got 'sm_120a'; .*needs [\d,]+ .* has 101,376"),
+        (TOO_LARGE, r"arch: got 'sm_120a'; .*needs 1\d\d,\d{3} bytes .* has 101,376"),
     ],
 )
 @pytest.mark.parametrize("command", ["build", "plan"])
@@ -65,6 +67,14 @@ def test_bad_input_is_named_and_exits_2(command: str, args: tuple[str, ...], mes
     assert result.exit_code == 2
     assert re.search(message, result.stderr)
     assert not result.stdout and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", ["build", "plan"])
+def test_what_is_not_built_yet_exits_2(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setitem(planning.NOT_BUILT, Query, ("release",))
+    result = kgen(command, *SMALL, "--no-release")
+    assert result.exit_code == 2
+    assert "release: got False; not built yet" in result.stderr
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("biuld", "build"), ("docter", "doctor")])
@@ -146,11 +156,11 @@ def test_build_then_cache(tmp_path: Path) -> None:
 
 @pytest.mark.nvrtc
 def test_one_failure_stops_no_other() -> None:
-    result = kgen("build", *SMALL, "--arch", "sm_120a", "--arch", "sm_90a", "--json")
+    result = kgen("build", *TOO_LARGE, "--arch", "sm_90a", "--json")
     assert result.exit_code == 1
     data = json.loads(result.stdout)
     assert [(kernel["slug"], kernel["arch"]) for kernel in data["kernels"]] == [
-        ("query-h1-b1", "sm_90a")
+        ("query-h1-b1-scheme.ksplit", "sm_90a")
     ]
     assert "101,376" in data["failed"][0]["error"]
     assert data["summary"]["failed"] == 1
@@ -237,6 +247,11 @@ def section(command: str) -> str:
 @pytest.mark.parametrize("command", ["kgen schema --table", "kgen env --table"])
 def test_readme_tables_are_current(command: str) -> None:
     assert section(command) == kgen(*command.split()[1:]).stdout
+
+
+def test_tables_of_families_are_set_apart() -> None:
+    text = kgen("schema", "--table").stdout
+    assert text.count("\n\n**") == len(KERNELS) - 1 and "|\n**" not in text
 
 
 def test_readme_and_ci_agree() -> None:

@@ -20,7 +20,7 @@ def bf16(*values: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("kind", "dtype"), [(E4M3, np.uint8), (BF16, np.uint16)])
 def test_steps_count_the_values_between(kind: judge.Format, dtype: type) -> None:
-    bits = np.arange(1 << (8 * np.dtype(dtype).itemsize)).astype(dtype)
+    bits: np.ndarray = np.arange(1 << (8 * np.dtype(dtype).itemsize)).astype(dtype)
     bits = bits[~kind.nans(bits)]
     order = bits[np.argsort(kind.values(bits), kind="stable")]
     steps = kind.steps(order[1:], order[:-1])

@@ -70,7 +70,7 @@ def test_slugs_and_options_name_each_configuration_once() -> None:
 
 
 def test_missing_field_is_named() -> None:
-    with pytest.raises(ConfigError, match="batch: got None; query requires it"):
+    with pytest.raises(ConfigError, match="batch: got 'nothing'; query requires it"):
         matrix.select((), "query", {"heads": "8"})
 
 

@@ -10,8 +10,12 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from kgen import cli
+from kgen.codegen import plan as planning
 from kgen.codegen import schema
+from kgen.codegen.cache import key
 from kgen.codegen.command import config_params
+from kgen.codegen.matrix import select
+from kgen.codegen.render import render
 
 
 class Grown(schema.Query):
@@ -23,6 +27,8 @@ class Grown(schema.Query):
 @pytest.fixture(autouse=True)
 def grown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(schema.KERNELS, "query", Grown)
+    planner = planning._PLANNERS[schema.Query]
+    monkeypatch.setitem(planning._PLANNERS, Grown, planner)
 
 
 def run(*args: str) -> str:
@@ -51,6 +57,39 @@ def test_slug() -> None:
     config = schema.make("query", {"heads": 8, "batch": 64, "knob": 3})
     assert config.slug == "query-h8-b64-knob3"
     assert schema.parse_slug(config.slug) == config
+
+
+def test_plan() -> None:
+    config = schema.parse_slug("query-h8-b64-knob3")
+    made = planning.plan(config)
+    assert made.config == config and made.context["slug"] == config.slug
+    (data,) = json.loads(run("plan", "--heads", "8", "--batch", "64", "--knob", "3", "--json"))
+    assert data["config"]["knob"] == 3 and data["slug"] == config.slug
+
+
+def test_matrix() -> None:
+    configs = select((), "query", {"heads": "8", "batch": "64", "knob": "0-2"})
+    assert [config.slug for config in configs] == [
+        "query-h8-b64",
+        "query-h8-b64-knob1",
+        "query-h8-b64-knob2",
+    ]
+
+
+def key_of(**fields: int) -> str:
+    config = schema.make("query", {"heads": 8, "batch": 64, **fields})
+    return key(render(planning.plan(config)), "sm_90a", (), "13")
+
+
+def test_cache_key() -> None:
+    assert key_of() == key_of(knob=0)
+    assert len({key_of(), key_of(knob=1), key_of(knob=2)}) == 3
+
+
+def test_what_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(planning.NOT_BUILT, Grown, ("knob",))
+    result = CliRunner().invoke(cli.kgen, ("plan", "--heads", "8", "--batch", "64", "--knob", "1"))
+    assert result.exit_code == 2 and "knob: got 1; not built yet" in result.stderr
 
 
 def test_no_module_repeats_a_field() -> None:

@@ -16,7 +16,7 @@ from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
 from kgen.codegen.plan import plan
 
-FORMS: dict[str, dict[str, bool]] = {
+FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
     "dsa": {"dsa": True},
     "dsa_fp8": {"dsa": True, "fp8": True},

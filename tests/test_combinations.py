@@ -1,0 +1,192 @@
+"""Every combination of the query's switches: planned, rendered, compiled, or refused in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgen.codegen import build, cache, combinations, compiler, report, schema
+from kgen.codegen.arch import TARGETS
+from kgen.codegen.combinations import Combination
+from kgen.codegen.errors import ConfigError, NotBuiltError
+from kgen.codegen.plan import NOT_BUILT, plan
+from kgen.codegen.render import render
+from kgen.codegen.schema import Config, Query
+
+HEADS, BATCHES = (6, 8, 12), (1, 2, 5, 8, 16, 64)
+ARCHS = ("sm_90a", "sm_100a", "sm_103a")
+ALL = tuple(combinations.combinations(Query))
+LEGAL = combinations.legal(Query)
+ILLEGAL = tuple(found for found in ALL if found.refusal)
+SHARE = 50  # of the kernels that differ in heads and batch only, one in so many is built a day
+
+
+def name(found: Combination) -> str:
+    return " ".join(sorted(found.flags)) or "none"
+
+
+def make(found: Combination, heads: int, batch: int) -> Config:
+    """What belongs to the rows scheme is asked of it where auto would take another."""
+    scheme = "rows" if found.fields.get("q_b_cp_async") else "auto"
+    return schema.make("query", {"heads": heads, "batch": batch, "scheme": scheme, **found.fields})
+
+
+def test_every_combination_is_there() -> None:
+    switches = [option for option in schema.options(Query) if option.type is bool]
+    assert len({found.flags for found in ALL}) == len(ALL) == 2 ** len(switches)
+    assert len(LEGAL) == 4 * (1 + 3 * 2 * 2)  # release, q_b_cp_async; dense, 3 of dsa; late, q_c
+
+
+@pytest.mark.parametrize("found", LEGAL, ids=name)
+def test_legal_ones_plan_and_render(found: Combination) -> None:
+    for heads, batch, arch in product(HEADS, BATCHES, ARCHS):
+        made = plan(make(found, heads, batch), arch)
+        assert made.config.slug in render(made).text
+
+
+RULES = {
+    ("fp8", "needs dsa"): lambda f: f.get("fp8") and not f.get("dsa"),
+    ("nvfp4", "needs dsa and fp8"): lambda f: (
+        f.get("nvfp4") and not (f.get("dsa") and f.get("fp8"))
+    ),
+    ("late", "needs dsa and no dcp"): lambda f: f.get("late") and not f.get("dsa"),
+    ("store_qc", "only with dsa"): lambda f: f.get("store_qc") is False and not f.get("dsa"),
+    ("poll", "only with dcp"): lambda f: f.get("poll") is False,
+}
+
+
+@pytest.mark.parametrize("found", ILLEGAL, ids=name)
+def test_illegal_ones_are_refused_with_the_rule(found: Combination) -> None:
+    broken = [rule for rule, breaks in RULES.items() if breaks(found.fields)]
+    with pytest.raises(ConfigError) as refused:
+        make(found, 8, 8)
+    said = [rule for rule in broken if rule[0] == refused.value.field]
+    assert said and said[0][1] in str(refused.value)
+    assert repr(found.fields[refused.value.field]) in str(refused.value)
+
+
+def test_legal_ones_break_no_rule() -> None:
+    broken = [name(f) for f in LEGAL if any(breaks(f.fields) for breaks in RULES.values())]
+    assert broken == []
+
+
+def test_cp_async_is_refused_where_the_plan_takes_another_scheme() -> None:
+    for batch in BATCHES:
+        config = schema.make("query", {"heads": 8, "batch": batch, "q_b_cp_async": True})
+        if plan(Query(heads=8, batch=batch)).scheme == "rows":
+            assert plan(config).scheme == "rows"
+        else:
+            with pytest.raises(ConfigError, match=f"rows scheme; batch {batch} uses ksplit here"):
+                plan(config)
+
+
+def test_the_table_names_every_legal_combination() -> None:
+    text = report.schema_tables()
+    alone, *_ = combinations.summaries(Query)
+    assert alone in text and alone.startswith(f"{len(LEGAL)} legal combinations")
+    first, second = alone.split(": ", 1)[1].split(", each alone or with one of: ")
+    bound = [set(re.findall(r"--[\w-]+", part)) for part in first.split(", ")]
+    free = [set(), *(set(re.findall(r"--[\w-]+", part)) for part in second.split(", "))]
+    listed = [frozenset(a | b) for a in bound for b in free]
+    assert len(listed) == len(set(listed)) and set(listed) == {found.flags for found in LEGAL}
+
+
+def test_every_family_has_its_sentence() -> None:
+    text = report.schema_tables()
+    for model in schema.KERNELS.values():
+        assert all(sentence in text for sentence in combinations.summaries(model))
+
+
+def distinct() -> tuple[list[tuple[Config, str]], list[tuple[Config, str]]]:
+    """Kernels for 8 heads whose text differs in more than the name, and all others."""
+    seen: set[str] = set()
+    first: list[tuple[Config, str]] = []
+    others: list[tuple[Config, str]] = []
+    for found, heads, batch in product(LEGAL, sorted(HEADS, key=(8).__ne__), BATCHES):
+        config = make(found, heads, batch)
+        for arch in ARCHS:
+            made = plan(config, arch)
+            text = render(made).text.replace(made.entry, "").replace(config.slug, "")
+            new = heads == 8 and arch + text not in seen
+            seen.add(arch + text)
+            (first if new else others).append((config, arch))
+    return first, others
+
+
+@pytest.mark.nvrtc
+def test_legal_ones_compile_without_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``benchmarks/compile_all.py`` builds what this leaves out."""
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    first, others = distinct()
+    assert len(first) >= 3 * len(LEGAL)
+    today = date.today().toordinal() % SHARE
+    print(f"{len(first)} kernels, and of {len(others)} others one in {SHARE} from {today} on")
+    results = [
+        result
+        for arch in ARCHS
+        for result in build.build_many(
+            [config for config, of in first + others[today::SHARE] if of == arch], [arch]
+        )
+    ]
+    assert [(r.config.slug, r.arch, r.error) for r in results if r.artifact is None] == []
+    assert {(r.config.slug, r.arch): fault for r in results if (fault := overflow(r))} == {}
+
+
+def overflow(result: build.Result) -> dict[str, int]:
+    """What of a kernel's registers and stack went to memory."""
+    assert result.artifact
+    found = result.artifact.cubin.resources
+    names = ("spill_stores", "spill_loads", "local_bytes")
+    return {name: size for name in names if (size := getattr(found, name))}
+
+
+def key(**fields: Any) -> str:
+    source = render(plan(schema.make("query", fields)))
+    return cache.key(source, "sm_90a", compiler.options("sm_90a"), "13.5")
+
+
+BASE: dict[str, Any] = {"heads": 8, "batch": 8}
+
+
+def changes() -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Each field that is built, a legal setting of the others, and another value for it."""
+    dsa = {"dsa": True}
+    needed = {"fp8": dsa, "nvfp4": dsa | {"fp8": True}, "late": dsa, "store_qc": dsa}
+    for option in schema.options(Query):
+        if option.name not in NOT_BUILT[Query]:
+            values = {int: 9, str: "rows"}
+            other = not option.default if option.type is bool else values[option.type]
+            yield option.name, BASE | needed.get(option.name, {}), other
+
+
+@pytest.mark.parametrize(("field", "others", "value"), changes(), ids=lambda v: str(v)[:12])
+def test_a_changed_field_changes_the_key(field: str, others: dict[str, Any], value: Any) -> None:
+    assert key(**others | {field: value}) != key(**others)
+
+
+def test_what_is_not_built_has_no_key() -> None:
+    changed = {"dcp": 2, "poll": False, "transport": "unicast", "q_heads": 64}
+    assert set(changed) == set(NOT_BUILT[Query])
+    for field, value in changed.items():
+        with pytest.raises(NotBuiltError):
+            key(**BASE | {"dcp": 2, field: value})
+
+
+@pytest.mark.parametrize("found", LEGAL, ids=name)
+def test_a_default_written_out_changes_nothing(found: Combination) -> None:
+    given = BASE | found.fields
+    written = {o.name: o.default for o in schema.options(Query) if not o.required} | given
+    assert len(written) == len(Query.model_fields)
+    assert key(**written) == key(**given)
+
+
+def test_keys_of_all_combinations_differ() -> None:
+    keys = {key(**BASE | found.fields) for found in LEGAL}
+    assert len(keys) == len(LEGAL)
+    assert set(ARCHS) <= set(TARGETS)
