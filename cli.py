@@ -280,7 +280,7 @@ def cache_ls(as_json: bool) -> None:
     from .codegen import report
     from .codegen.cache import Cache
 
-    entries = list(Cache().entries())
+    entries = tuple(Cache().entries())
     if as_json:
         _print_json([report.entry_data(entry) for entry in entries])
     elif entries:

@@ -54,7 +54,7 @@ def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None
             ("weights", DIM * PITCH, f"wq_b [{DIM}, {COLUMNS}] BF16"),
             ("x", STEP * PITCH, f"q_c [16, {COLUMNS}] BF16; partial products after"),
             ("sums", CLUSTER * STEP * 4, "sums of squares [4 CTAs, 16] FP32"),
-            ("barriers", 4 * 8, "mbarriers"),
+            ("barriers", 3 * 8, "mbarriers"),
         ),
         params=_params(config, form),
         constants={"mx": config.mx, "fp4": config.fp4, "release": config.release},

@@ -191,8 +191,10 @@ def run(made: Kernel, sample: Sample) -> Arrays:
     given |= {a.name: held[a.name][inside(a, sample)] for a in table if a.role != "in"}
     cupy.cuda.Device().synchronize()  # a late kernel's inputs are complete before it starts
     for rows in sample.launches:
-        arrays = {array.name: given[array.name][_from(array, rows.start)] for array in table}
-        made(**arrays, **sample.scalars, num_rows=len(rows))
+        arguments: dict[str, Any] = {**sample.scalars, "num_rows": len(rows)}
+        for array in table:
+            arguments[array.name] = given[array.name][_from(array, rows.start)]
+        made(**arguments)
     cupy.cuda.Device().synchronize()
     return {name: array.get() for name, array in held.items()}
 

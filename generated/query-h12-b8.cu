@@ -48,7 +48,6 @@ struct Params {
     int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
-
 namespace {
 
 using Query = e4m3;  // element of the output

@@ -165,7 +165,7 @@ def changes() -> Iterator[tuple[str, dict[str, Any], Any]]:
             yield option.name, BASE | needed.get(option.name, {}), other
 
 
-@pytest.mark.parametrize(("field", "others", "value"), changes(), ids=lambda v: str(v)[:12])
+@pytest.mark.parametrize(("field", "others", "value"), tuple(changes()), ids=lambda v: str(v)[:12])
 def test_a_changed_field_changes_the_key(field: str, others: dict[str, Any], value: Any) -> None:
     assert key(**others | {field: value}) != key(**others)
 
