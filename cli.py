@@ -188,10 +188,7 @@ def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="repeat the inputs of an earlier run")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
 @as_json
-@click.pass_context
-def verify(
-    ctx: click.Context, configs: tuple[Config, ...], seed: int | None, rounds: int, as_json: bool
-) -> None:
+def verify(configs: tuple[Config, ...], seed: int | None, rounds: int, as_json: bool) -> None:
     """Run kernels on the GPU here with fresh inputs, and judge them against the reference."""
     from .codegen import verify as checks
 
@@ -200,7 +197,8 @@ def verify(
         _print_json([outcome.data() for outcome in outcomes])
     else:
         click.echo("\n\n".join(outcome.text() for outcome in outcomes))
-    ctx.exit(0 if all(outcome.right for outcome in outcomes) else 1)
+    if not all(outcome.right for outcome in outcomes):
+        raise click.exceptions.Exit(1)
 
 
 @kgen.command(cls=ConfigCommand)
@@ -280,7 +278,7 @@ def cache_ls(as_json: bool) -> None:
     from .codegen import report
     from .codegen.cache import Cache
 
-    entries = tuple(Cache().entries())
+    entries = list(Cache().entries())
     if as_json:
         _print_json([report.entry_data(entry) for entry in entries])
     elif entries:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from . import apart, nvml, report, settings
+from . import apart, nvml, report, samples, settings
 from .api import Kernel, kernel
 from .compiler import nvrtc_build
 from .errors import DeviceError
@@ -238,8 +238,7 @@ def _host(array: Array, table: ParamTable, rng: Any) -> Any:
     more = sum(scalar.columns for scalar in table.scalars)
     shape = tuple(_extent(axis, rows) + (more if axis.at_least else 0) for axis in array.axes)
     if array.dtype == "bf16":
-        noise = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
-        return (noise.view(np.uint32) >> 16).astype(np.uint16)
+        return samples.bf16(rng, *shape, scale=0.05)
     if array.dtype == "i64":
         return rng.permutation(_pages(rows) * PAGE)[:rows].astype(np.int64)
     plain = {"f32": (1, np.float32), "i32": (1, np.int32)}

@@ -17,6 +17,17 @@ SLUGS = (
     "query-h16-b256",
     "query-h128-b1",
     "query-h128-b64",
+    "query-h8-b8-dsa",
+    "query-h8-b64-dsa",
+    "query-h8-b8-dsa-fp8",
+    "query-h8-b64-dsa-fp8-nvfp4",
+    "query-h8-b16-dsa-late",
+    "query_norm-b64",
+    "value-h8-b64",
+    "gate-h8-b64",
+    "index_front-b8",
+    "index_front-b32",
+    "index_front-b32-fp4",
 )
 
 

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from .arch import Target
-from .blueprint import Plan, Schedule, entry_name, stack, work
+from .blueprint import Plan, Region, Schedule, entry_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar
 from .schema import IndexFront
 
 LORA, HEADS, DIM = 1536, 32, 128
 CLUSTER = 4
-COLUMNS = LORA // CLUSTER  # of K, a CTA's
-PITCH = 2 * COLUMNS + 16
-COMPUTE_THREADS, KEY_THREADS = 256, 32
-STEP = 16  # token rows that a CTA multiplies at a time
+WARPS = 8
+KEY_THREADS = 32
 TILE = 32  # token rows of a CTA at most
 PAGE = 64  # tokens of a cache page
 
@@ -33,11 +31,52 @@ FP8 = Form(DIM, 0, DIM + 4)
 FP4 = Form(DIM // 2, 4, DIM // 2 + 4)
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A template, the token rows that its CTAs multiply at a time, and their shared memory."""
+
+    template: str
+    step: int
+    k_splits: int
+    smem: tuple[Region, ...]
+
+
+def _rows() -> Variant:
+    step, rows = 8, DIM // CLUSTER
+    smem = stack(
+        ("weights", rows * (2 * LORA + 64), f"wq_b [{rows}, 1536] BF16"),
+        ("w_qa", 2 * LORA, "w_qa [1536] BF16"),
+        ("partials", WARPS * step * (rows + 8) * 4, f"[{WARPS} warps, 8, {rows}] FP32"),
+        ("sums", step * WARPS * 4, f"sums of squares [8, {WARPS} warps] FP32"),
+        ("amax", 2 * CLUSTER * step * 4, "[2 steps, 4 CTAs, 8] FP32"),
+        ("barriers", 3 * 8, "mbarriers"),
+    )
+    return Variant("index_front_rows.cu.j2", step, 1, smem)
+
+
+def _ksplit() -> Variant:
+    step, columns = 16, LORA // CLUSTER
+    pitch = 2 * columns + 16
+    smem = stack(
+        ("weights", DIM * pitch, f"wq_b [{DIM}, {columns}] BF16"),
+        ("x", step * pitch, f"q_c [16, {columns}] BF16; partial products after"),
+        ("sums", CLUSTER * step * 4, "sums of squares [4 CTAs, 16] FP32"),
+        ("barriers", 3 * 8, "mbarriers"),
+    )
+    return Variant("index_front_ksplit.cu.j2", step, CLUSTER, smem)
+
+
+VARIANTS = {"rows": _rows(), "ksplit": _ksplit()}
+ROWS_UP_TO = 8  # token rows; measured on an H200 (docs/performance.md)
+
+
 def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None) -> Plan:
     """A cluster of four CTAs for each indexer head and tile of 32 tokens."""
     batch, form = config.batch, FP4 if config.fp4 else FP8
-    tokens = min(TILE, -(-batch // STEP) * STEP)
-    schedule = schedule or Schedule("ksplit", tokens, CLUSTER)
+    scheme = "rows" if batch <= ROWS_UP_TO else "ksplit"
+    variant = VARIANTS[schedule.scheme if schedule else scheme]
+    tokens = min(TILE, ceil(batch / variant.step) * variant.step)
+    schedule = schedule or Schedule(scheme, tokens, variant.k_splits)
     weights = 2 * (HEADS * DIM * LORA + LORA) + 8 * DIM
     read = 2 * (LORA + DIM + HEADS) + 8
     written = HEADS * (form.query_bytes + form.scale_bytes + 2) + form.key_bytes
@@ -45,17 +84,12 @@ def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None
         config=config,
         target=chip,
         schedule=schedule,
-        template="index_front.cu.j2",
+        template=variant.template,
         entry=entry_name(config),
         grid=(CLUSTER, HEADS, ceil(batch / schedule.tokens)),
         cluster=CLUSTER,
-        threads=COMPUTE_THREADS + KEY_THREADS,
-        smem=stack(
-            ("weights", DIM * PITCH, f"wq_b [{DIM}, {COLUMNS}] BF16"),
-            ("x", STEP * PITCH, f"q_c [16, {COLUMNS}] BF16; partial products after"),
-            ("sums", CLUSTER * STEP * 4, "sums of squares [4 CTAs, 16] FP32"),
-            ("barriers", 3 * 8, "mbarriers"),
-        ),
+        threads=32 * WARPS + KEY_THREADS,
+        smem=variant.smem,
         params=_params(config, form),
         constants={"mx": config.mx, "fp4": config.fp4, "release": config.release},
         work=work(weights + batch * (read + written), 2 * batch * HEADS * DIM * LORA, chip),

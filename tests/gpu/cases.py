@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import apart, api, judge, nvml, reference, schema
+from kgen.codegen import apart, api, judge, nvml, reference, schema, verify
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
 from kgen.codegen.plan import plan
+from kgen.codegen.samples import bf16
 
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -99,12 +100,6 @@ class Outputs:
     lines: np.ndarray
     q_c: np.ndarray | None
     untouched: bool  # all memory around and between the outputs
-
-
-def bf16(rng: np.random.Generator, *shape: int, scale: float, mean: float = 0) -> np.ndarray:
-    """Normal noise as BF16 bits."""
-    values = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale) + np.float32(mean)
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def fresh(heads: int, batch: int, rows: int | None = None, layout: Layout | None = None) -> Inputs:
@@ -240,25 +235,14 @@ def check_values(got: Outputs, want: reference.QueryOutputs, inputs: Inputs, hea
     query = judge.close(got.query[:rows, heads], want.query)
     assert query.right, f"query: {query}"
     lines, wanted = got.lines[inputs.slots[taken]], want.rows[taken]
-    for number, (part, theirs) in enumerate(zip(pieces(lines), pieces(wanted), strict=True)):
+    pairs = zip(verify.kv_parts(lines), verify.kv_parts(wanted), strict=True)
+    for number, (part, theirs) in enumerate(pairs):
         verdict = judge.nearly_exact(part, theirs)
         assert verdict.right, f"KV rows, part {number}: {verdict}"
     if got.q_c is not None:
         verdict = judge.nearly_exact(got.q_c[:rows], want.q_c)
         assert verdict.right, f"q_c: {verdict}"
     return str(query)
-
-
-def pieces(rows: np.ndarray) -> list[np.ndarray]:
-    """The parts of KV rows, each in a type of its own whose steps count; see SPEC section 2."""
-    rows = np.ascontiguousarray(rows)
-    if rows.shape[-1] == 656:
-        tail = np.ascontiguousarray(rows[:, 512:])
-        return [rows[:, :512], tail.view(np.uint16)[:, 1:8:2], tail.view(np.uint16)[:, 8:]]
-    if rows.shape[-1] == 352:
-        nibbles = np.concatenate((rows[:, :256] & 15, rows[:, :256] >> 4), axis=-1)
-        return [nibbles & 7 | (nibbles & 8) << 4, rows[:, 256:]]
-    return [rows]
 
 
 def expected(form: str, inputs: Inputs, heads: Any = np.s_[:]) -> reference.QueryOutputs:

@@ -85,7 +85,9 @@ def test_the_same_bits_in_every_run(name: str, schedule: str) -> None:
 HEADS = (1, 2, 3, 6, 8, 12, 16, 24, 64, 128)
 BATCHES = (*range(1, 10), 15, 16, 17, 31, 33, 63, 64, 65, 128, 200, 256)
 PAGES = (1, 16, 64, 128)
-SCALES = ((4.0, 16.0), (2.0**12, 2.0**9), (2.0**-9, 2.0**-9))
+# The second saturates about a fourteenth of the query. NOTE: one that saturates nearly all of it
+# leaves no magnitude to judge by: the largest of a row is then the clamp's, not the row's.
+SCALES = ((4.0, 16.0), (2.0**9, 2.0**9), (2.0**-9, 2.0**-9))
 
 
 def sweep_case(number: int, heads: int, batch: int) -> Inputs:

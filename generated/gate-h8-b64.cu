@@ -1,0 +1,43 @@
+// gate-h8-b64: the sigmoid gate of W_UV's outputs, which a batched GEMM left head by head.
+#include "gate.cuh"
+
+constexpr int kNumHeads = 8;
+constexpr int kNumTokens = 16;  // token rows of a CTA's tile
+constexpr int kClusterSize = 1;
+constexpr int kNumThreads = 256;
+constexpr int kCtasPerSm = 2;
+constexpr int kTokensPerRequest = 1;
+constexpr bool kRelease = true;
+
+constexpr int kValueColumns = 128;
+constexpr int kPieces = kValueColumns / 8;  // threads of a row
+
+static_assert(kNumTokens * kPieces == kNumThreads && kClusterSize == 1, "a thread finishes eight outputs");
+
+struct Params {
+    const bf16* values;  // [8, num_rows, 128]
+    const bf16* gate;  // [num_rows, 1024]
+    const int32_t* lengths;  // [num_rows]
+    bf16* out;  // [num_rows, 1024]
+    int64_t values_stride;  // elements, values
+    int64_t gate_stride;  // elements, gate
+    int64_t out_stride;  // elements, out
+    int32_t num_rows;  // token rows
+};
+static_assert(sizeof(Params) == 64, "the host packs 64 bytes");
+extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
+void kgen_gate_h8_b64(const __grid_constant__ Params params) {
+    const int head = blockIdx.y, row = blockIdx.z * kNumTokens + threadIdx.x / kPieces;
+    const int piece = threadIdx.x % kPieces * 8, output = head * kValueColumns + piece;
+    wait_for_previous_grid();
+    if constexpr (kRelease) launch_next_grid();
+    if (row >= params.num_rows) return;
+
+    const Vec16 value = load_fresh16(params.values + head * params.values_stride + row * kValueColumns + piece);
+    const Vec16 gate = load_fresh16(params.gate + row * params.gate_stride + output);
+    const bool empty = static_cast<int32_t>(load_fresh4(params.lengths + row / kTokensPerRequest)) <= 0;
+    Vec16 out = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out.word[i] = empty ? 0 : apply_gate(value.word[i], gate.word[i]);
+    store_global16(params.out + row * params.out_stride + output, out);
+}

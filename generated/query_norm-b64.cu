@@ -1,0 +1,48 @@
+// query_norm-b64: the normalised q_a rows, q_c = bf16((x * rr) * w_qa), one CTA a row.
+#include "norm.cuh"
+
+constexpr int kNumTokens = 1;
+constexpr int kNumThreads = 192;
+constexpr int kClusterSize = 1;
+constexpr int kCtasPerSm = 2;
+constexpr int kSmemSums = 0;
+constexpr bool kRelease = true;
+
+constexpr int kLoraColumns = 1536;
+constexpr int kWarps = kNumThreads / 32;
+
+static_assert(kNumTokens == 1 && kClusterSize == 1, "a CTA normalises one row by itself");
+static_assert(8 * kNumThreads == kLoraColumns, "16 bytes a thread");
+
+struct Params {
+    const bf16* qkv;  // [num_rows, >=2112]
+    const bf16* w_qa;  // [1536]
+    bf16* q_c;  // [num_rows, 1536]
+    int64_t qkv_stride;  // elements, qkv
+    int64_t q_c_stride;  // elements, q_c
+    float eps;  // of the RMSNorms
+    int32_t num_rows;  // token rows
+};
+static_assert(sizeof(Params) == 48, "the host packs 48 bytes");
+extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
+void kgen_query_norm_b64(const __grid_constant__ Params params) {
+    extern __shared__ __align__(128) uint8_t storage[];
+    float* sums = reinterpret_cast<float*>(storage + kSmemSums);
+    const int row = blockIdx.x, column = 8 * threadIdx.x;
+
+    // Before the wait: the weight only.
+    const Vec16 w_qa = load_constant16(params.w_qa + column);
+    wait_for_previous_grid();
+    if constexpr (kRelease) launch_next_grid();
+    if (row >= params.num_rows) return;
+
+    const Vec16 x = load_fresh16(params.qkv + row * params.qkv_stride + column);
+    const float squares = sum_lanes<32>(add_squares(0.0f, x));
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += sums[w];
+    const Vec16 y = normalise(x, rrms_dsa(sum, params.eps), w_qa);
+    store_global16(params.q_c + row * params.q_c_stride + column, y);
+}
