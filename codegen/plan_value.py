@@ -76,7 +76,7 @@ def plan_value(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
             ("barrier", 8, "mbarrier"),
         ),
         params=_gated(config, latent, w_uv),
-        constants={"num_heads": heads, "q": config.q, "release": config.release},
+        constants={"q": config.q, "release": config.release},
         work=work(2 * heads * V * LATENT + batch * token, 2 * batch * heads * V * LATENT, chip),
     )
 
@@ -101,6 +101,6 @@ def plan_gate(config: Gate, chip: Target, schedule: Schedule | None) -> Plan:
         threads=GATE_THREADS,
         smem=(),
         params=_gated(config, values),
-        constants={"num_heads": heads, "q": config.q, "release": config.release},
+        constants={"q": config.q, "release": config.release},
         work=work(batch * (heads * 6 * V + 4), 0, chip),
     )

@@ -1,7 +1,6 @@
 // gate-h8-b64: the sigmoid gate of W_UV's outputs, which a batched GEMM left head by head.
 #include "gate.cuh"
 
-constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 1;
 constexpr int kNumThreads = 256;

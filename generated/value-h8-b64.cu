@@ -5,7 +5,6 @@
 #include "gate.cuh"
 #include "mma.cuh"
 
-constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 1;
 constexpr int kNumThreads = 128;
