@@ -71,7 +71,10 @@ def test_no_spills_and_room_for_the_plans_ctas(arch: str) -> None:
 
 
 def test_every_canonical_kernel_fits_every_target() -> None:
-    assert [(s, a) for s in canonical.SLUGS for a in TARGETS if not fits(s, a)] == []
+    """All but index_front on sm_120a, whose weights leave no room there."""
+    refused = [(s, a) for s in canonical.SLUGS for a in TARGETS if not fits(s, a)]
+    fronts = [s for s in canonical.SLUGS if s.startswith("index_front")]
+    assert refused == [(slug, "sm_120a") for slug in fronts]
 
 
 @pytest.mark.parametrize(
