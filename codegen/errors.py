@@ -55,3 +55,7 @@ class DeviceError(KgenError, RuntimeError):
 
 class DriverError(KgenError, RuntimeError):
     """A CUDA driver call failed: names the call, the error code and its meaning."""
+
+
+class EmulationError(KgenError, RuntimeError):
+    """A kernel run on the CPU did what the hardware does not promise: the report says where."""

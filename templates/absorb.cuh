@@ -1,6 +1,6 @@
 #pragma once
 // W_UK absorption: latent[token, 64 columns of this CTA] = nope[token, 128] @ w_uk[128, 64 columns].
-#include "copy.cuh"
+#include "stage.cuh"
 #include "convert.cuh"
 #include "mma.cuh"
 

@@ -1,6 +1,6 @@
 #pragma once
 // The sigmoid gate of BF16 values.
-#include "copy.cuh"
+#include "stage.cuh"
 #include "convert.cuh"
 
 // 1 / (1 + exp(-x)), from exp(-|x|), which cannot overflow.

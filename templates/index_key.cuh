@@ -1,7 +1,7 @@
 #pragma once
 // The indexer key of one token by one warp, four columns a lane: LayerNorm in FP32, rounded once to BF16,
 // then quantised into a cache page of 64 tokens: their keys first, then their scales.
-#include "copy.cuh"
+#include "stage.cuh"
 #include "norm.cuh"
 #include "quantise.cuh"
 

@@ -1,7 +1,7 @@
 #pragma once
 // What every layout of the KV row starts with: one token's 512 kv_a columns, normalised by one warp, and
 // its 64 k_pe columns.
-#include "copy.cuh"
+#include "stage.cuh"
 #include "norm.cuh"
 
 constexpr int kKvColumns = 512;

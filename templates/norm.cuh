@@ -1,7 +1,7 @@
 #pragma once
 // RMSNorm of BF16 rows: FP32 sums, one rounding to BF16 at the end.
 #include "convert.cuh"
-#include "copy.cuh"
+#include "stage.cuh"
 #include "mma.cuh"
 
 // The sum of `value` over groups of `lanes` neighbouring lanes (a power of two), in every lane.

@@ -4,6 +4,12 @@
 
 using SharedAddr = uint32_t;  // an address in the shared window, this CTA's or (mapped) a peer's
 
+// The CTA's dynamic shared memory.
+__device__ inline uint8_t* dynamic_shared() {
+    extern __shared__ __align__(128) uint8_t storage[];
+    return storage;
+}
+
 __device__ inline SharedAddr shared_addr(const void* pointer) {
     return static_cast<SharedAddr>(__cvta_generic_to_shared(pointer));
 }

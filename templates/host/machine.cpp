@@ -1,0 +1,938 @@
+// The executor: one fiber per CUDA thread, one cluster at a time, from a seed.
+//
+// Every access is checked against what ordered it: each warp has a vector clock, and so has the
+// asynchronous engine that works for it; barriers and mbarriers join them. What is not ordered is
+// reported, whether or not it went wrong this time. A clock of W warps has 3 W parts: what is seen of
+// the warps' writes, of their engines' writes, and which of their accesses are over. An asynchronous
+// store brings its own bytes and what was over when it was issued, not its thread's other writes.
+#include "machine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+extern "C" void machine_switch(void** save, void* load);
+#if defined(__x86_64__)
+asm(R"(
+.globl machine_switch
+.type machine_switch, @function
+machine_switch:
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+)");
+#else
+#error "the executor knows how to switch fibers on x86-64 only"
+#endif
+
+namespace {
+
+using machine::Address;
+using machine::Index;
+using Clock = uint32_t;
+using Clocks = std::vector<Clock>;
+
+constexpr int kLanes = 32;
+constexpr size_t kStack = 64 << 10;
+constexpr size_t kNear = 4096;  // bytes around an array that are taken for a miss of it
+constexpr int kMaxTx = 1 << 20;
+
+struct Buffer {
+    const char* name;
+    uint8_t* base;
+    uint64_t bytes;
+    int32_t kind;  // 0 constant, 1 of the step, read; 2 of the step, written
+    int32_t pad;
+};
+enum { kConstant, kStepIn, kStepOut };
+
+struct Launch {
+    void (*entry)(const void*);
+    const void* params;
+    uint64_t params_bytes;
+    uint32_t grid[3];
+    uint32_t cluster, threads, smem;
+    int32_t late;
+    uint64_t seed;
+    const Buffer* buffers;
+    int32_t num_buffers;
+    int32_t lazy;  // asynchronous work completes only when nothing else can run
+    char* report;
+    uint64_t report_bytes;
+    void* places[2];  // addresses in the kernel: of the fault and of its partner
+};
+
+struct Cta;
+struct Warp;
+
+struct Copy {  // asynchronous work on its way
+    Cta* target;
+    uint32_t offset, bytes;
+    const uint8_t* source;  // null: `value` holds the bytes
+    uint8_t value[16];
+    uint32_t barrier;  // offset in the target; 0xFFFFFFFF: none
+    int agent;
+    Clock clock;
+    void* here;
+    Clocks over;  // accesses that were over at the issue
+};
+
+struct Fiber {
+    void* sp = nullptr;
+    uint8_t* stack = nullptr;
+    Cta* cta = nullptr;
+    Warp* warp = nullptr;
+    Index index{};
+    bool done = false, waited = false;
+    const char* blocked = nullptr;  // on what
+    void* here = nullptr;
+    std::vector<std::vector<Copy>> groups;  // of cp.async, the last one open
+};
+
+struct Meeting {
+    int arrived = 0;
+    void* slots[kLanes];
+    void (*act)(void**) = nullptr;
+};
+
+struct Warp {
+    Cta* cta;
+    int id;  // in the cluster
+    std::vector<Fiber*> lanes;
+    uint32_t ready = 0;
+    bool listed = false;
+    int live = 0;
+    Clocks clocks;
+    Meeting meeting;
+    Clock agent_clock = 0;
+};
+
+struct Barrier {
+    int arrived = 0, expected = 0;
+    Clocks clocks, done;
+    std::vector<Fiber*> waiting;
+};
+
+struct Mbarrier {
+    int count = 0, pending = 0, tx = 0;
+    uint32_t phase = 0;
+    bool fenced = false;
+    Clocks clocks, done;
+    std::vector<Fiber*> waiting;
+    void* here = nullptr;
+};
+
+struct Word {
+    Clock clock = 0;
+    int16_t writer = -1;  // of the cluster's warps and agents; -1: nothing was written
+    void* here = nullptr;
+};
+
+struct Cta {
+    Index block{};
+    int rank = 0, live = 0;
+    bool exited = false, waited = false;
+    std::vector<uint8_t> smem;
+    std::vector<Word> words;
+    std::vector<Clock> reads;  // [word][warp of the CTA]
+    std::vector<void*> read_from;
+    std::vector<Warp*> warps;
+    std::map<int, Barrier> barriers;
+    std::map<uint32_t, Mbarrier> mbarriers;
+};
+
+struct ClusterBarrier {
+    int arrived = 0;
+    std::vector<Fiber*> waiting;
+    uint32_t phase = 0;
+    std::map<Fiber*, uint32_t> arrivals;
+};
+
+Launch* launch;
+std::mt19937_64 rng;
+std::vector<std::unique_ptr<Fiber>> fibers;
+std::vector<std::unique_ptr<Warp>> warps;
+std::vector<std::unique_ptr<Cta>> ctas;
+std::vector<Warp*> ready;
+std::vector<Copy> pending;
+ClusterBarrier cluster_barrier;
+std::vector<std::vector<uint32_t>> writers;  // of each written buffer's bytes
+Fiber* self;
+void* scheduler_sp;
+bool failed;
+uint32_t cluster_number;
+Index block_dim, grid_dim;
+
+uint32_t draw(size_t n) { return static_cast<uint32_t>(rng() % n); }
+
+std::string who(const Fiber* fiber) {
+    char text[128];
+    const Index& b = fiber->cta->block;
+    snprintf(text, sizeof text, "CTA (%u, %u, %u) thread %u", b.x, b.y, b.z, fiber->index.x);
+    return text;
+}
+
+[[noreturn]] void leave() {
+    void* ignored;
+    machine_switch(&ignored, scheduler_sp);
+    __builtin_unreachable();
+}
+
+void record(void* here, void* partner, const char* format, va_list arguments) {
+    if (failed) return;
+    failed = true;
+    launch->places[0] = here;
+    launch->places[1] = partner;
+    vsnprintf(launch->report, launch->report_bytes, format, arguments);
+}
+
+// Report a fault of the running thread and end the run.
+[[noreturn]] void fault(void* here, void* partner, const char* format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!failed) {
+        failed = true;
+        launch->places[0] = here;
+        launch->places[1] = partner;
+        snprintf(launch->report, launch->report_bytes, "%s: %s", who(self).c_str(), text);
+    }
+    leave();
+}
+
+// The same where no thread runs.
+void lost(void* here, void* partner, const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    record(here, partner, format, arguments);
+    va_end(arguments);
+}
+
+// ---------------------------------------------------------------------------------- fibers
+
+void make_ready(Fiber* fiber) {
+    Warp* warp = fiber->warp;
+    fiber->blocked = nullptr;
+    warp->ready |= 1u << (fiber->index.x % kLanes);
+    if (!warp->listed) {
+        warp->listed = true;
+        ready.push_back(warp);
+    }
+}
+
+void block(const char* on, void* here) {
+    self->blocked = on;
+    self->here = here;
+    machine_switch(&self->sp, scheduler_sp);
+}
+
+void join(Clocks& into, const Clocks& from) {
+    if (into.size() < from.size()) into.resize(from.size());
+    for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
+size_t over(int warp) { return 2 * warps.size() + warp; }
+
+void tick(Warp* warp) { warp->clocks[over(warp->id)] = ++warp->clocks[warp->id]; }
+
+int agent_of(const Warp* warp) { return static_cast<int>(warps.size()) + warp->id; }
+
+void release_barrier(Barrier& barrier) {
+    barrier.done = barrier.clocks;
+    barrier.arrived = 0;
+    for (Fiber* fiber : barrier.waiting) make_ready(fiber);
+    barrier.waiting.clear();
+}
+
+void exit_thread() {
+    Cta* cta = self->cta;
+    for (auto& group : self->groups)
+        if (!group.empty()) fault(group[0].here, nullptr, "exits with a cp.async that it never waited for");
+    self->done = true;
+    --self->warp->live;
+    --cta->live;
+    for (auto& [id, barrier] : cta->barriers)
+        if (id == 0 && barrier.arrived && barrier.arrived == cta->live) release_barrier(barrier);
+    if (cta->live) return;
+    cta->exited = true;
+    if (!cta->waited) fault(nullptr, nullptr, "no thread of the CTA waited for the previous grid");
+    for (auto& [offset, barrier] : cta->mbarriers)
+        if (barrier.pending != barrier.count || barrier.tx)
+            fault(barrier.here, nullptr, "exits with the mbarrier at %u under-filled: %d arrivals and %d bytes missing",
+                  offset, barrier.pending, barrier.tx);
+}
+
+void run_fiber() {
+    launch->entry(launch->params);
+    exit_thread();
+    leave();
+}
+
+void start(Fiber* fiber) {
+    if (!fiber->stack) {
+        void* memory = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        fiber->stack = static_cast<uint8_t*>(memory);
+    }
+    void** top = reinterpret_cast<void**>(fiber->stack + kStack - 64);
+    *--top = nullptr;  // run_fiber's return address: it never returns
+    *--top = reinterpret_cast<void*>(run_fiber);
+    for (int i = 0; i < 6; ++i) *--top = nullptr;
+    fiber->sp = top;
+    fiber->done = fiber->waited = false;
+    fiber->blocked = nullptr;
+    fiber->groups.assign(1, {});
+}
+
+// ---------------------------------------------------------------------------------- shared memory
+
+struct Place {
+    Cta* cta;
+    uint32_t offset;
+};
+
+Place resolve(Address address, unsigned bytes, void* here) {
+    const uint32_t rank = (address >> 24) - 1, offset = address & 0xFFFFFF;
+    if (rank >= ctas.size()) fault(here, nullptr, "address %#x is of no CTA of the cluster", address);
+    Cta* cta = ctas[rank].get();
+    if (offset + bytes > launch->smem)
+        fault(here, nullptr, "%u bytes at %u of shared memory, which has %u", bytes, offset, launch->smem);
+    if (offset % bytes && bytes <= 16) fault(here, nullptr, "%u bytes at %u of shared memory: misaligned", bytes, offset);
+    return {cta, offset};
+}
+
+bool ordered(const Clocks& seen, size_t id, Clock clock) { return clock <= seen[id]; }
+
+// `warp` reads: what is there was written, and before. `padding`: what nothing wrote may be read, it
+// is NaN; tiles of fewer tokens than an MMA has rows do that.
+void check_read(Cta* cta, uint32_t offset, unsigned bytes, void* here, bool padding = false) {
+    Warp* warp = self->warp;
+    const size_t per_word = cta->warps.size();
+    for (uint32_t i = offset / 4; i <= (offset + bytes - 1) / 4; ++i) {
+        Word& word = cta->words[i];
+        if (word.writer < 0 && padding) continue;
+        if (word.writer < 0) fault(here, nullptr, "reads shared memory at %u, which nothing wrote", 4 * i);
+        if (word.writer != warp->id && !ordered(warp->clocks, word.writer, word.clock))
+            fault(here, word.here, "reads shared memory at %u while another %s writes it: nothing orders the two", 4 * i,
+                  word.writer < static_cast<int>(warps.size()) ? "warp" : "warp's asynchronous store");
+        const size_t slot = i * per_word + warp->id % per_word;
+        cta->reads[slot] = warp->clocks[warp->id];
+        cta->read_from[slot] = here;
+    }
+}
+
+// `issuer` writes, itself or through its agent: what was there is read and written before.
+void check_write(Cta* cta, uint32_t offset, unsigned bytes, Warp* issuer, void* here) {
+    const size_t per_word = cta->warps.size();
+    for (uint32_t i = offset / 4; i <= (offset + bytes - 1) / 4; ++i) {
+        Word& word = cta->words[i];
+        const bool plain = word.writer < static_cast<int>(warps.size());
+        const size_t part = plain && word.writer >= 0 ? over(word.writer) : static_cast<size_t>(word.writer);
+        if (word.writer >= 0 && word.writer != issuer->id && !ordered(issuer->clocks, part, word.clock))
+            fault(here, word.here, "writes shared memory at %u, which another warp writes: nothing orders the two", 4 * i);
+        for (size_t w = 0; w < per_word; ++w) {
+            const Clock clock = cta->reads[i * per_word + w];
+            const int reader = cta->warps[w]->id;
+            if (clock && reader != issuer->id && !ordered(issuer->clocks, over(reader), clock))
+                fault(here, cta->read_from[i * per_word + w],
+                      "writes shared memory at %u, which another warp still reads: nothing orders the two", 4 * i);
+        }
+    }
+}
+
+void mark_write(Cta* cta, uint32_t offset, unsigned bytes, int writer, Clock clock, void* here) {
+    const size_t per_word = cta->warps.size();
+    for (uint32_t i = offset / 4; i <= (offset + bytes - 1) / 4; ++i) {
+        cta->words[i] = {clock, static_cast<int16_t>(writer), here};
+        std::fill_n(cta->reads.begin() + i * per_word, per_word, 0);
+    }
+}
+
+void write_shared(Cta* cta, uint32_t offset, unsigned bytes, void* here) {
+    check_write(cta, offset, bytes, self->warp, here);
+    mark_write(cta, offset, bytes, self->warp->id, self->warp->clocks[self->warp->id], here);
+}
+
+// ---------------------------------------------------------------------------------- global memory
+
+const Buffer* buffer_of(const void* address, unsigned bytes) {
+    const auto* p = static_cast<const uint8_t*>(address);
+    for (int i = 0; i < launch->num_buffers; ++i) {
+        const Buffer& b = launch->buffers[i];
+        if (p >= b.base && p + bytes <= b.base + b.bytes) return &b;
+    }
+    return nullptr;
+}
+
+void check_global(const void* address, unsigned bytes, bool writes, bool known, void* here) {
+    const Buffer* buffer = buffer_of(address, bytes);
+    if (!buffer) {
+        const auto* p = static_cast<const uint8_t*>(address);
+        for (int i = 0; i < launch->num_buffers; ++i) {
+            const Buffer& b = launch->buffers[i];
+            const bool near = p + kNear > b.base && p < b.base + b.bytes + kNear;
+            if (near || known)
+                fault(here, nullptr, "%s %u bytes outside of %s, %lld bytes from its start", writes ? "writes" : "reads", bytes,
+                      b.name, static_cast<long long>(p - b.base));
+        }
+        return;
+    }
+    if (writes && buffer->kind != kStepOut) fault(here, nullptr, "writes %s, an input", buffer->name);
+    if (buffer->kind != kConstant && !self->waited && !launch->late)
+        fault(here, nullptr, "%s %s before it waited for the previous grid", writes ? "writes" : "reads", buffer->name);
+    if (!writes) return;
+    auto& marks = writers[buffer - launch->buffers];
+    const uint32_t mine = cluster_number * static_cast<uint32_t>(warps.size()) + self->warp->id + 1;
+    const size_t start = static_cast<const uint8_t*>(address) - buffer->base;
+    for (size_t i = start; i < start + bytes; ++i) {
+        if (marks[i] && marks[i] != mine)
+            fault(here, nullptr, "writes byte %zu of %s, which another warp writes too", i, buffer->name);
+        marks[i] = mine;
+    }
+}
+
+// Plain accesses of the kernel's own code come from the compiler's instrumentation.
+void plain(const void* address, unsigned bytes, bool writes, void* here) {
+    if (!self) return;
+    const auto* p = static_cast<const uint8_t*>(address);
+    if (p >= self->stack && p < self->stack + kStack) return;
+    const auto* params = static_cast<const uint8_t*>(launch->params);
+    if (p >= params && p < params + launch->params_bytes) return;
+    Cta* cta = self->cta;
+    const auto* base = cta->smem.data();
+    if (p >= base && p < base + cta->smem.size()) {
+        const auto offset = static_cast<uint32_t>(p - base);
+        if (writes) write_shared(cta, offset, bytes, here);
+        else check_read(cta, offset, bytes, here);
+        return;
+    }
+    check_global(address, bytes, writes, false, here);
+}
+
+// ---------------------------------------------------------------------------------- asynchronous work
+
+void complete_mbarrier(Mbarrier& barrier) {
+    if (barrier.pending || barrier.tx) return;
+    ++barrier.phase;
+    barrier.pending = barrier.count;
+    barrier.done = barrier.clocks;
+    for (Fiber* fiber : barrier.waiting) make_ready(fiber);
+    barrier.waiting.clear();
+}
+
+void finish(const Copy& copy) {
+    const Index& b = copy.target->block;
+    if (copy.target->exited)
+        return lost(copy.here, nullptr, "CTA (%u, %u, %u): %u bytes arrive in its shared memory at %u after it has exited", b.x,
+                    b.y, b.z, copy.bytes, copy.offset);
+    const uint8_t* source = copy.source ? copy.source : copy.value;
+    memcpy(copy.target->smem.data() + copy.offset, source, copy.bytes);
+    mark_write(copy.target, copy.offset, copy.bytes, copy.agent, copy.clock, copy.here);
+    if (copy.barrier == 0xFFFFFFFF) return;
+    auto found = copy.target->mbarriers.find(copy.barrier);
+    if (found == copy.target->mbarriers.end())
+        return lost(copy.here, nullptr, "CTA (%u, %u, %u): bytes arrive for the mbarrier at %u, which is not initialised", b.x,
+                    b.y, b.z, copy.barrier);
+    Mbarrier& barrier = found->second;
+    barrier.tx -= static_cast<int>(copy.bytes);
+    if (barrier.tx < -kMaxTx || (barrier.tx < 0 && !barrier.pending))
+        return lost(copy.here, barrier.here, "CTA (%u, %u, %u): the mbarrier at %u gets more bytes than it expects", b.x, b.y, b.z,
+                    copy.barrier);
+    Clocks clocks(3 * warps.size());
+    clocks[copy.agent] = copy.clock;
+    std::copy(copy.over.begin(), copy.over.end(), clocks.begin() + static_cast<long>(over(0)));
+    join(barrier.clocks, clocks);
+    complete_mbarrier(barrier);
+}
+
+Copy make_copy(Place place, unsigned bytes, void* here) {
+    Warp* warp = self->warp;
+    Copy copy{};
+    copy.target = place.cta;
+    copy.offset = place.offset;
+    copy.bytes = bytes;
+    copy.barrier = 0xFFFFFFFF;
+    copy.agent = agent_of(warp);
+    copy.clock = ++warp->agent_clock;
+    copy.here = here;
+    return copy;
+}
+
+void issue(Copy copy, Address barrier, void* here) {
+    const Place place = resolve(barrier, 8, here);
+    if (place.cta != copy.target) fault(here, nullptr, "counts on an mbarrier of another CTA than it writes to");
+    copy.barrier = place.offset;
+    check_write(copy.target, copy.offset, copy.bytes, self->warp, here);
+    copy.over.assign(self->warp->clocks.begin() + static_cast<long>(over(0)), self->warp->clocks.end());
+    pending.push_back(copy);
+}
+
+void finish_one() {
+    const size_t i = draw(pending.size());
+    const Copy copy = pending[i];
+    pending[i] = pending.back();
+    pending.pop_back();
+    finish(copy);
+}
+
+Mbarrier& mbarrier_at(Address address, void* here) {
+    const Place place = resolve(address, 8, here);
+    auto found = place.cta->mbarriers.find(place.offset);
+    if (found == place.cta->mbarriers.end()) fault(here, nullptr, "the mbarrier at %u is not initialised", place.offset);
+    if (place.cta != self->cta) {
+        if (place.cta->exited) fault(here, nullptr, "arrives on an mbarrier of a CTA that has exited");
+        if (!found->second.fenced)
+            fault(here, found->second.here, "uses a peer's mbarrier whose initialisation no fence made visible");
+    }
+    return found->second;
+}
+
+void arrive(Address address, uint32_t bytes, void* here) {
+    Mbarrier& barrier = mbarrier_at(address, here);
+    if (!barrier.pending) fault(here, barrier.here, "arrives on a full mbarrier: it takes %d arrivals", barrier.count);
+    barrier.tx += static_cast<int>(bytes);
+    --barrier.pending;
+    join(barrier.clocks, self->warp->clocks);
+    tick(self->warp);
+    if (!barrier.pending && barrier.tx < 0) fault(here, barrier.here, "the mbarrier got more bytes than it expects");
+    complete_mbarrier(barrier);
+}
+
+// ---------------------------------------------------------------------------------- meetings of a warp
+
+void meet(void* mine, void (*act)(void**), const char* what, void* here) {
+    Warp* warp = self->warp;
+    Meeting& meeting = warp->meeting;
+    if (meeting.arrived && meeting.act != act) fault(here, nullptr, "%s, while other lanes of its warp do something else", what);
+    meeting.act = act;
+    meeting.slots[self->index.x % kLanes] = mine;
+    if (++meeting.arrived < static_cast<int>(warp->lanes.size())) return block(what, here);
+    meeting.arrived = 0;
+    act(meeting.slots);
+    for (Fiber* fiber : warp->lanes)
+        if (fiber != self) make_ready(fiber);
+}
+
+float bf16(uint32_t bits) {
+    bits <<= 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+struct MmaLane { float* d; const uint32_t* a; const uint32_t* b; };
+
+void act_mma(void** slots) {
+    float a[16][16], b[16][8];
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const auto* m = static_cast<MmaLane*>(slots[lane]);
+        const int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 4; ++i)
+            for (int half = 0; half < 2; ++half)
+                a[g + i % 2 * 8][2 * t + i / 2 * 8 + half] = bf16(m->a[i] >> 16 * half & 0xFFFF);
+        for (int i = 0; i < 2; ++i)
+            for (int half = 0; half < 2; ++half) b[2 * t + 8 * i + half][g] = bf16(m->b[i] >> 16 * half & 0xFFFF);
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
+        auto* m = static_cast<MmaLane*>(slots[lane]);
+        for (int i = 0; i < 4; ++i) {
+            const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            float sum = m->d[i];
+            for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
+            m->d[i] = sum;
+        }
+    }
+}
+
+struct ShuffleLane { uint32_t value; int source; uint32_t result; };
+
+void act_shuffle(void** slots) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+        auto* mine = static_cast<ShuffleLane*>(slots[lane]);
+        mine->result = static_cast<ShuffleLane*>(slots[mine->source])->value;
+    }
+}
+
+struct MatrixLane { uint32_t* out; const uint8_t* row; bool transposed; };
+
+void act_matrix(void** slots) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+        auto* mine = static_cast<MatrixLane*>(slots[lane]);
+        for (int i = 0; i < 4; ++i) {
+            uint16_t pair[2];
+            for (int half = 0; half < 2; ++half) {
+                const int row = mine->transposed ? lane % 4 * 2 + half : lane / 4;
+                const int column = mine->transposed ? lane / 4 : lane % 4 * 2 + half;
+                memcpy(&pair[half], static_cast<MatrixLane*>(slots[8 * i + row])->row + 2 * column, 2);
+            }
+            mine->out[i] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
+        }
+    }
+}
+
+void act_nothing(void**) {}
+
+// ---------------------------------------------------------------------------------- the scheduler
+
+void run_warp(Warp* warp) {
+    while (warp->ready && !failed) {
+        uint32_t lanes = warp->ready;
+        for (uint32_t skip = draw(__builtin_popcount(lanes)); skip; --skip) lanes &= lanes - 1;
+        const int lane = __builtin_ctz(lanes);
+        warp->ready &= ~(1u << lane);
+        self = warp->lanes[lane];
+        machine_switch(&scheduler_sp, self->sp);
+        self = nullptr;
+        if (draw(64) == 0) break;  // another warp's turn
+    }
+}
+
+void report_deadlock() {
+    std::map<std::string, int> reasons;
+    void* here = nullptr;
+    for (auto& fiber : fibers) {
+        if (fiber->done || !fiber->cta) continue;
+        char text[160];
+        const Index& b = fiber->cta->block;
+        snprintf(text, sizeof text, "CTA (%u, %u, %u) warp %u waits for %s", b.x, b.y, b.z, fiber->index.x / kLanes,
+                 fiber->blocked ? fiber->blocked : "nothing");
+        ++reasons[text];
+        if (!here || fiber->here < here) here = fiber->here;
+    }
+    std::string all = "deadlock:";
+    int shown = 0;
+    for (auto& [reason, count] : reasons)
+        if (++shown <= 12) all += "\n  " + reason + " (" + std::to_string(count) + " threads)";
+    if (shown > 12) all += "\n  and " + std::to_string(shown - 12) + " more";
+    lost(here, nullptr, "%s", all.c_str());
+}
+
+void prepare_cluster(uint32_t number) {
+    const uint32_t along = launch->grid[0] / launch->cluster;
+    const uint32_t x = number % along * launch->cluster, y = number / along % launch->grid[1];
+    const uint32_t z = number / along / launch->grid[1];
+    const size_t words = (launch->smem + 3) / 4, warps_per_cta = (launch->threads + kLanes - 1) / kLanes;
+    ready.clear();
+    pending.clear();
+    cluster_barrier = {};
+    cluster_number = number;
+    for (auto& warp : warps) {
+        warp->clocks.assign(3 * warps.size(), 0);
+        tick(warp.get());
+        warp->ready = 0;
+        warp->listed = false;
+        warp->live = static_cast<int>(warp->lanes.size());
+        warp->meeting = {};
+        warp->agent_clock = 0;
+    }
+    for (auto& cta : ctas) {
+        cta->block = {x + static_cast<uint32_t>(cta->rank), y, z};
+        cta->live = static_cast<int>(launch->threads);
+        cta->exited = cta->waited = false;
+        cta->smem.assign(launch->smem, 0xFF);
+        cta->words.assign(words, {});
+        cta->reads.assign(words * warps_per_cta, 0);
+        cta->read_from.assign(words * warps_per_cta, nullptr);
+        cta->barriers.clear();
+        cta->mbarriers.clear();
+    }
+    for (auto& fiber : fibers) {
+        start(fiber.get());
+        make_ready(fiber.get());
+    }
+}
+
+void run_cluster() {
+    size_t live = fibers.size();
+    while (live && !failed) {
+        if (!pending.empty() && (ready.empty() || (!launch->lazy && draw(4) == 0))) {
+            finish_one();
+            continue;
+        }
+        if (ready.empty()) {
+            report_deadlock();
+            return;
+        }
+        const size_t i = draw(ready.size());
+        Warp* warp = ready[i];
+        run_warp(warp);
+        if (!warp->ready) {
+            ready[std::find(ready.begin(), ready.end(), warp) - ready.begin()] = ready.back();
+            ready.pop_back();
+            warp->listed = false;
+        }
+        live = 0;
+        for (auto& cta : ctas) live += cta->live;
+    }
+    while (!pending.empty() && !failed) finish_one();
+}
+
+void build_cluster() {
+    fibers.clear();
+    warps.clear();
+    ctas.clear();
+    for (uint32_t rank = 0; rank < launch->cluster; ++rank) {
+        ctas.push_back(std::make_unique<Cta>());
+        Cta* cta = ctas.back().get();
+        cta->rank = static_cast<int>(rank);
+        for (uint32_t thread = 0; thread < launch->threads; ++thread) {
+            if (thread % kLanes == 0) {
+                warps.push_back(std::make_unique<Warp>());
+                warps.back()->cta = cta;
+                warps.back()->id = static_cast<int>(warps.size()) - 1;
+                cta->warps.push_back(warps.back().get());
+            }
+            fibers.push_back(std::make_unique<Fiber>());
+            Fiber* fiber = fibers.back().get();
+            fiber->cta = cta;
+            fiber->warp = warps.back().get();
+            fiber->index = {thread, 0, 0};
+            fiber->warp->lanes.push_back(fiber);
+        }
+    }
+}
+
+void drop_stacks() {
+    for (auto& fiber : fibers)
+        if (fiber->stack) munmap(fiber->stack, kStack);
+}
+
+}  // namespace
+
+// Run a grid. Returns 0, or 1 with `report` and `places` filled.
+extern "C" int machine_run(Launch* given) {
+    launch = given;
+    rng.seed(launch->seed);
+    failed = false;
+    block_dim = {launch->threads, 1, 1};
+    grid_dim = {launch->grid[0], launch->grid[1], launch->grid[2]};
+    writers.clear();
+    for (int i = 0; i < launch->num_buffers; ++i)
+        writers.emplace_back(launch->buffers[i].kind == kStepOut ? launch->buffers[i].bytes : 0);
+    build_cluster();
+    const uint32_t clusters = launch->grid[0] / launch->cluster * launch->grid[1] * launch->grid[2];
+    for (uint32_t number = 0; number < clusters && !failed; ++number) {
+        prepare_cluster(number);
+        run_cluster();
+    }
+    drop_stacks();
+    fibers.clear();
+    return failed;
+}
+
+namespace machine {
+
+Index thread_index() { return self->index; }
+Index block_index() { return self->cta->block; }
+Index block_size() { return block_dim; }
+Index grid_size() { return grid_dim; }
+
+uint8_t* shared_memory() { return self->cta->smem.data(); }
+
+Address shared_address(const void* pointer) {
+    const auto offset = static_cast<const uint8_t*>(pointer) - self->cta->smem.data();
+    return static_cast<Address>(self->cta->rank + 1) << 24 | static_cast<Address>(offset);
+}
+
+Address map_to_rank(Address address, uint32_t rank) { return (rank + 1) << 24 | (address & 0xFFFFFF); }
+
+uint32_t cluster_rank() { return static_cast<uint32_t>(self->cta->rank); }
+
+void block_barrier(int id, int threads, void* here) {
+    Cta* cta = self->cta;
+    Barrier& barrier = cta->barriers[id];
+    const int expected = threads ? threads : cta->live;
+    if (barrier.arrived && threads && barrier.expected != threads)
+        fault(here, nullptr, "block barrier %d of %d threads, which others call with %d", id, threads, barrier.expected);
+    barrier.expected = expected;
+    join(barrier.clocks, self->warp->clocks);
+    tick(self->warp);
+    if (++barrier.arrived == expected) {
+        release_barrier(barrier);
+    } else {
+        barrier.waiting.push_back(self);
+        block("a block barrier", here);
+    }
+    join(self->warp->clocks, cta->barriers[id].done);
+}
+
+void warp_barrier(void* here) { meet(nullptr, act_nothing, "__syncwarp", here); }
+
+void cluster_arrive(void* here) {
+    self->here = here;
+    if (cluster_barrier.arrivals.count(self) && cluster_barrier.arrivals[self] == cluster_barrier.phase)
+        fault(here, nullptr, "arrives twice at the cluster barrier");
+    cluster_barrier.arrivals[self] = cluster_barrier.phase;
+    if (++cluster_barrier.arrived < static_cast<int>(fibers.size())) return;
+    cluster_barrier.arrived = 0;
+    ++cluster_barrier.phase;
+    for (Fiber* fiber : cluster_barrier.waiting) make_ready(fiber);
+    cluster_barrier.waiting.clear();
+}
+
+void cluster_wait(void* here) {
+    auto mine = cluster_barrier.arrivals.find(self);
+    if (mine == cluster_barrier.arrivals.end()) fault(here, nullptr, "waits at the cluster barrier without an arrival");
+    if (mine->second < cluster_barrier.phase) return;
+    cluster_barrier.waiting.push_back(self);
+    block("the cluster barrier", here);
+}
+
+uint32_t shuffle(uint32_t value, int source, void* here) {
+    ShuffleLane lane = {value, source, 0};
+    meet(&lane, act_shuffle, "a shuffle", here);
+    return lane.result;
+}
+
+void mma(float* d, const uint32_t* a, const uint32_t* b, void* here) {
+    MmaLane lane = {d, a, b};
+    meet(&lane, act_mma, "mma.sync", here);
+}
+
+void load_matrix(uint32_t* out, Address row, bool transposed, void* here) {
+    const Place place = resolve(row, 16, here);
+    if (place.cta != self->cta) fault(here, nullptr, "ldmatrix of another CTA's shared memory");
+    check_read(place.cta, place.offset, 16, here, true);
+    MatrixLane lane = {out, place.cta->smem.data() + place.offset, transposed};
+    meet(&lane, act_matrix, "ldmatrix", here);
+}
+
+void mbarrier_init(Address address, uint32_t arrivals, void* here) {
+    const Place place = resolve(address, 8, here);
+    Mbarrier barrier;
+    barrier.count = barrier.pending = static_cast<int>(arrivals);
+    barrier.clocks.assign(3 * warps.size(), 0);
+    barrier.here = here;
+    place.cta->mbarriers[place.offset] = barrier;
+}
+
+void mbarrier_init_fence(void*) {
+    for (auto& [offset, barrier] : self->cta->mbarriers) barrier.fenced = true;
+}
+
+void mbarrier_arrive(Address address, void* here) { arrive(address, 0, here); }
+
+void mbarrier_expect(Address address, uint32_t bytes, void* here) { arrive(address, bytes, here); }
+
+void mbarrier_wait(Address address, uint32_t parity, void* here) {
+    Mbarrier& barrier = mbarrier_at(address, here);
+    while ((barrier.phase & 1) == parity) {
+        barrier.waiting.push_back(self);
+        block("an mbarrier", here);
+    }
+    join(self->warp->clocks, barrier.done);
+}
+
+void wait_for_previous_grid(void*) { self->waited = self->cta->waited = true; }
+
+void launch_next_grid(void*) {}
+
+void load_shared(void* out, Address source, unsigned bytes, void* here) {
+    const Place place = resolve(source, bytes, here);
+    if (place.cta != self->cta) fault(here, nullptr, "reads another CTA's shared memory");
+    check_read(place.cta, place.offset, bytes, here);
+    memcpy(out, place.cta->smem.data() + place.offset, bytes);
+}
+
+void store_shared(Address target, const void* value, unsigned bytes, void* here) {
+    const Place place = resolve(target, bytes, here);
+    if (place.cta != self->cta) fault(here, nullptr, "a plain store to another CTA's shared memory");
+    write_shared(place.cta, place.offset, bytes, here);
+    memcpy(place.cta->smem.data() + place.offset, value, bytes);
+}
+
+void load_global(void* out, const void* source, unsigned bytes, void* here) {
+    if (reinterpret_cast<uintptr_t>(source) % bytes) fault(here, nullptr, "reads %u bytes at a misaligned address", bytes);
+    check_global(source, bytes, false, true, here);
+    memcpy(out, source, bytes);
+}
+
+void async_load(Address target, const void* source, unsigned bytes, void* here) {
+    const Place place = resolve(target, bytes, here);
+    check_global(source, bytes, false, true, here);
+    check_write(place.cta, place.offset, bytes, self->warp, here);
+    Copy copy = make_copy(place, bytes, here);
+    copy.source = static_cast<const uint8_t*>(source);
+    self->groups.back().push_back(copy);
+}
+
+void async_commit() { self->groups.emplace_back(); }
+
+void async_wait(int groups, void*) {
+    const int closed = static_cast<int>(self->groups.size()) - 1;
+    for (int i = 0; i < closed - groups; ++i) {
+        auto& group = self->groups[i];
+        std::shuffle(group.begin(), group.end(), rng);
+        for (const Copy& copy : group) {
+            finish(copy);
+            Clock& seen = self->warp->clocks[copy.agent];
+            seen = std::max(seen, copy.clock);
+        }
+        group.clear();
+    }
+}
+
+void bulk_load(Address target, const void* source, unsigned bytes, Address barrier, void* here) {
+    if (bytes % 16 || reinterpret_cast<uintptr_t>(source) % 16 || target % 16)
+        fault(here, nullptr, "a bulk copy of %u bytes: sizes and addresses are multiples of 16", bytes);
+    check_global(source, bytes, false, true, here);
+    const uint32_t rank = (target >> 24) - 1, offset = target & 0xFFFFFF;
+    if (rank >= ctas.size() || offset + bytes > launch->smem)
+        fault(here, nullptr, "a bulk copy of %u bytes to %u of shared memory, which has %u", bytes, offset, launch->smem);
+    Copy copy = make_copy({ctas[rank].get(), offset}, bytes, here);
+    copy.source = static_cast<const uint8_t*>(source);
+    issue(copy, barrier, here);
+}
+
+void store_remote(Address target, const void* value, unsigned bytes, Address barrier, void* here) {
+    const Place place = resolve(target, bytes, here);
+    if (place.cta->exited) fault(here, nullptr, "stores to shared memory of a CTA that has exited");
+    Copy copy = make_copy(place, bytes, here);
+    memcpy(copy.value, value, bytes);
+    issue(copy, barrier, here);
+}
+
+}  // namespace machine
+
+// What `-fsanitize=thread` makes the kernel's own code call at each plain access.
+#define KGEN_HOOK(bytes)                                                                           \
+    extern "C" void __tsan_read##bytes(void* p) { plain(p, bytes, false, __builtin_return_address(0)); } \
+    extern "C" void __tsan_write##bytes(void* p) { plain(p, bytes, true, __builtin_return_address(0)); }
+KGEN_HOOK(1)
+KGEN_HOOK(2)
+KGEN_HOOK(4)
+KGEN_HOOK(8)
+KGEN_HOOK(16)
+#define KGEN_UNALIGNED_HOOK(bytes)                                                                 \
+    extern "C" void __tsan_unaligned_read##bytes(void* p) { plain(p, bytes, false, __builtin_return_address(0)); } \
+    extern "C" void __tsan_unaligned_write##bytes(void* p) { plain(p, bytes, true, __builtin_return_address(0)); }
+KGEN_UNALIGNED_HOOK(2)
+KGEN_UNALIGNED_HOOK(4)
+KGEN_UNALIGNED_HOOK(8)
+KGEN_UNALIGNED_HOOK(16)
+extern "C" void __tsan_read_range(void* p, unsigned long n) { plain(p, static_cast<unsigned>(n), false, __builtin_return_address(0)); }
+extern "C" void __tsan_write_range(void* p, unsigned long n) { plain(p, static_cast<unsigned>(n), true, __builtin_return_address(0)); }
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}
+extern "C" void __tsan_init() {}
