@@ -7,30 +7,34 @@ modelled.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from . import settings
-from .errors import DeviceError, EmulationError
+from . import hostcc
+from .errors import EmulationError
 from .params import Array
 from .plan import Plan
 from .render import TEMPLATES, Source, render
 
 HOST = TEMPLATES / "host"
-FLAGS = ("-std=c++20", "-g", "-fPIC", "-ffp-contract=off", "-w")
 INSTRUMENT = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
-TWINS = ("types.cuh", "sync.cuh", "copy.cuh", "mma.cuh", "numeric.cuh")  # replaced by HOST's
+TWINS = (
+    "types.cuh",
+    "sync.cuh",
+    "copy.cuh",
+    "mma.cuh",
+    "numeric.cuh",
+    "mailbox.cuh",
+)  # replaced by HOST's
 REPORT_BYTES = 8192
 
 
@@ -61,36 +65,31 @@ class _Launch(ctypes.Structure):
         ("report", ctypes.c_char_p),
         ("report_bytes", ctypes.c_uint64),
         ("places", ctypes.c_void_p * 2),
+        ("multicast", ctypes.c_void_p),
+        ("mailboxes", ctypes.POINTER(ctypes.c_void_p)),
+        ("num_mailboxes", ctypes.c_int32),
+        ("rank", ctypes.c_uint32),
     )
 
 
 @dataclass(frozen=True)
-class Host:
-    """The host's compiler: its command and the version that it gives."""
+class Rank:
+    """One rank's launch: its parameter struct and arrays; for DCP the addresses of all ranks'
+    mailboxes, and the one that stands for them all."""
 
-    command: str
-    version: str
-
-
-@cache
-def host() -> Host:
-    """The C++ compiler here.
-
-    Raises
-    ------
-    DeviceError
-        When there is none.
-    """
-    command = os.environ.get("CXX") or shutil.which("g++") or ""
-    if not command:
-        raise DeviceError("no C++ compiler here: the CPU run needs g++ 12 or newer (or set CXX)")
-    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    return Host(command, version.stdout.splitlines()[0])
+    packed: bytes
+    arrays: Mapping[str, Any]
+    number: int = 0
+    mailboxes: tuple[int, ...] = ()
+    multicast: int = 0
 
 
 def emulate(plan: Plan, *, source: Source | None = None) -> Emulated:
     """The kernel of ``plan`` for the CPU; ``source`` stands in for the rendered one."""
     return Emulated(plan, source or render(plan))
+
+
+_running = Lock()  # the machine runs one kernel at a time
 
 
 class Emulated:
@@ -124,34 +123,52 @@ class Emulated:
             When the kernel does what the hardware does not promise: the report names the CTA, the
             thread, the lines of the kernel's source and the seed.
         """
-        plan = self.plan
-        packed = plan.params.pack(_fields(plan, arrays, scalars))
-        buffers = _buffers(plan, arrays)
+        packed = self.plan.params.pack(_fields(self.plan, arrays, scalars))
+        self.run(packed, arrays, seed=seed, lazy=lazy)
+
+    def run(self, packed: bytes, arrays: Mapping[str, Any], *, seed: int, lazy: bool) -> None:
+        """Run the kernel with the parameter struct ``packed``, whose arrays are ``arrays``."""
+        self.run_ranks([Rank(packed, arrays)], seed=seed, lazy=lazy)
+
+    def run_ranks(self, ranks: Sequence[Rank], *, seed: int, lazy: bool) -> None:
+        """Run the kernel on every rank at once, all of their clusters resident."""
         report = ctypes.create_string_buffer(REPORT_BYTES)
-        launch = _Launch(
+        launches = (_Launch * len(ranks))(*(self._launch(rank, report) for rank in ranks))
+        launches[0].seed, launches[0].lazy = seed, lazy
+        with _running:
+            failed = _machine().machine_run(launches, len(ranks))
+        if failed:
+            text = report.value.decode(errors="replace")
+            raise EmulationError(self._explain(text, launches[0].places, seed))
+
+    def _launch(self, rank: Rank, report: Any) -> _Launch:
+        plan, buffers = self.plan, _buffers(self.plan, rank.arrays)
+        return _Launch(
             entry=ctypes.cast(self._entry, ctypes.c_void_p),
-            params=ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p),
-            params_bytes=len(packed),
+            params=ctypes.cast(ctypes.c_char_p(rank.packed), ctypes.c_void_p),
+            params_bytes=len(rank.packed),
             grid=(ctypes.c_uint32 * 3)(*plan.grid),
             cluster=plan.cluster,
             threads=plan.threads,
             smem=plan.smem_bytes,
             late=bool(getattr(plan.config, "late", False)),
-            seed=seed,
             buffers=buffers,
             num_buffers=len(buffers),
-            lazy=lazy,
             report=ctypes.cast(report, ctypes.c_char_p),
             report_bytes=REPORT_BYTES,
+            multicast=rank.multicast,
+            mailboxes=(ctypes.c_void_p * len(rank.mailboxes))(*rank.mailboxes),
+            num_mailboxes=len(rank.mailboxes),
+            rank=rank.number,
         )
-        if _machine().machine_run(ctypes.byref(launch)):
-            raise EmulationError(self._explain(report.value.decode(), launch.places, seed))
 
     def _explain(self, report: str, places: Any, seed: int) -> str:
-        lines = [f"{self.plan.config.slug}: {report}"]
+        """``report`` with source lines for the addresses: its two places, and each ``<0x..>``."""
+        text = re.sub(r"<(0x[0-9a-f]+)>", lambda m: line_of(self.library, int(m[1], 16)), report)
+        lines = [f"{self.plan.config.slug}: {text}"]
         for word, place in zip(("at", "partner"), places, strict=True):
             if place:
-                lines.append(f"  {word}: {_line_of(self.library, place)}")
+                lines.append(f"  {word}: {line_of(self.library, place)}")
         return "\n".join([*lines, f"  seed {seed}"])
 
 
@@ -192,76 +209,54 @@ def _buffers(plan: Plan, arrays: Mapping[str, Any]) -> Any:
 @cache
 def _machine() -> Any:
     """The executor, loaded so that kernels find its symbols."""
-    texts = [(p.name, p.read_text(encoding="utf-8")) for p in sorted(HOST.iterdir())]
-    path = _compiled("machine", texts, _compile_machine)
+    texts = [(p.name, p.read_text(encoding="utf-8")) for p in sorted(HOST.iterdir()) if p.is_file()]
+
+    def build(work: Path, output: Path) -> None:
+        hostcc.run(work, "-O2", *hostcc.FLAGS, "-shared", "-o", str(output), "machine.cpp")
+
+    path = hostcc.library("machine", texts, hostcc.FLAGS, build)
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    library.machine_run.argtypes = [ctypes.c_void_p]
+    library.machine_run.argtypes = [ctypes.c_void_p, ctypes.c_int]
     return library
-
-
-def _compile_machine(folder: Path, output: Path) -> None:
-    _run(folder, "-O2", *FLAGS, "-shared", "-o", str(output), str(HOST / "machine.cpp"))
 
 
 def _kernel_library(source: Source) -> Path:
     twins = [(p.name, p.read_text(encoding="utf-8")) for p in sorted(HOST.glob("*.h"))]
     twins += [(name, (HOST / name).read_text(encoding="utf-8")) for name in TWINS]
     plain = [header for header in source.headers if header[0] not in TWINS]
-    texts = [(source.name, source.text), *plain, *twins]
+    call = f"{source.entry}(*static_cast<const Params*>(params));"
+    entry = f'extern "C" void machine_entry(const void* params) {{ {call} }}'
+    main = ("entry.cpp", f'#include "{source.name}"\n{entry}\n')
+    flags = ("-O1", *hostcc.FLAGS, *INSTRUMENT)
 
-    def build(folder: Path, output: Path) -> None:
-        for name, text in texts:
-            (folder / name).write_text(text, encoding="utf-8")
-        call = f"{source.entry}(*static_cast<const Params*>(params));"
-        entry = f'extern "C" void machine_entry(const void* params) {{ {call} }}'
-        (folder / "entry.cpp").write_text(f'#include "{source.name}"\n{entry}\n', encoding="utf-8")
-        flags = ("-O1", *FLAGS, *INSTRUMENT, f"-fdebug-prefix-map={folder}/=")
-        _run(folder, *flags, "-c", "-o", "entry.o", "entry.cpp")
-        _run(folder, "-shared", "-o", str(output), "entry.o")
+    def build(work: Path, output: Path) -> None:
+        hostcc.run(work, *flags, f"-fdebug-prefix-map={work}/=", "-c", "-o", "entry.o", main[0])
+        hostcc.run(work, "-shared", "-o", str(output), "entry.o")
 
-    return _compiled("kernel", texts, build)
+    texts = [(source.name, source.text), *plain, *twins, main]
+    return hostcc.library("kernel", texts, flags, build)
 
 
-def _compiled(kind: str, texts: list[tuple[str, str]], build: Any) -> Path:
-    """The shared library that ``build`` makes of ``texts``, from the cache where it is there."""
-    digest = hashlib.sha256()
-    for part in (kind, host().version, *FLAGS, *INSTRUMENT, *(t for pair in texts for t in pair)):
-        digest.update(f"{len(part)}:".encode() + part.encode())
-    path = settings.CACHE_DIR.value() / "host" / f"{digest.hexdigest()}.so"
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as folder:
-        output = Path(folder) / "output.so"
-        build(Path(folder), output)
-        os.replace(output, path)
-    return path
+class _DlInfo(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
 
 
-def _run(folder: Path, *arguments: str) -> None:
-    command = [host().command, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise EmulationError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")
-
-
-def _line_of(library: Path, place: int) -> str:
+def line_of(library: Path, place: int) -> str:
     """The source lines of an address in the kernel: its own, then who called it inline."""
-    base = _load_address(library)
-    tool = shutil.which("addr2line")
-    if base is None or tool is None:
-        return f"{library.name}+{place - (base or 0):#x}"
-    command = [tool, "-e", str(library), "-i", "-f", "-C", hex(place - base - 1)]
+    info = _DlInfo()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(place), ctypes.byref(info))
+    offset, tool = place - (info.base or 0), shutil.which("addr2line")
+    if not info.base or not tool:
+        return f"{library.name}+{offset:#x} (addr2line of binutils would name the line)"
+    command = [tool, "-e", str(library), "-i", "-f", "-C", hex(offset - 1)]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
     frames = []
     for function, line in zip(text[::2], text[1::2], strict=False):
         where = re.sub(r" \(discriminator \d+\)", "", Path(line).name)
         frames.append(f"{where} in {function.split('(')[0]}")
     return ", called from ".join(frames[:4])
-
-
-def _load_address(library: Path) -> int | None:
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith(str(library)):
-            return int(line.split("-")[0], 16)
-    return None

@@ -76,6 +76,8 @@ def plan_query(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "store_qc": config.dsa and config.store_qc,
             "late": config.late,
             "release": config.release,
+            "dcp": config.dcp,
+            **(_dcp_constants(config) if config.dcp else {}),
             **options[schedule.scheme],
         },
         work=_query_work(config, chip),
@@ -171,6 +173,39 @@ _VARIANTS: dict[tuple[str, int], Variant] = {
 }
 
 
+def mailbox_heads(config: Query) -> int:
+    """Rows of a token in a mailbox."""
+    return config.q_heads or config.dcp * config.heads
+
+
+def _dcp_constants(config: Query) -> dict[str, bool | int | str]:
+    return {
+        "transport": config.transport,
+        "poll": config.poll,
+        "mailbox_heads": mailbox_heads(config),
+    }
+
+
+def _dcp_arrays(config: Query) -> tuple[Array, ...]:
+    form = form_of(config)
+    peers = Array("peers", "i64", (Axis(config.dcp),), align=8, doc="addresses of the mailboxes")
+    mailbox = Array(
+        "mailbox",
+        form.query,
+        (Axis(rows=True), Axis(mailbox_heads(config)), Axis(KV + ROPE)),
+        role="inout",
+        doc="this rank's mailbox of this parity",
+    )
+    unicast = (peers,) if config.transport == "unicast" else ()
+    return (*unicast, mailbox) if config.poll else unicast
+
+
+def _dcp_scalars(config: Query) -> tuple[Scalar, ...]:
+    rank = Scalar("rank", "i32", low=0, high=config.dcp - 1, doc="of this GPU among the ranks")
+    address = Scalar("multicast", "i64", low=1, doc="multicast address of the mailboxes")
+    return (address, rank) if config.transport == "multicast" else (rank,)
+
+
 def packed_row() -> Array:
     """The packed projection row that the query kernels read."""
     return Array(
@@ -237,8 +272,14 @@ def _query_params(config: Query) -> ParamTable:
     )
     q_c = (q_c_rows(),) if config.dsa and config.store_qc else ()
     return ParamTable(
-        arrays=(packed_row(), *weights, cache, slots, *scales, out, *q_c),
-        scalars=step_scalars(config.batch),
+        arrays=(
+            *(packed_row(), *weights, cache, slots, *scales, out, *q_c),
+            *(_dcp_arrays(config) if config.dcp else ()),
+        ),
+        scalars=(
+            *step_scalars(config.batch),
+            *(_dcp_scalars(config) if config.dcp else ()),
+        ),
     )
 
 

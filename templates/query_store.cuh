@@ -1,26 +1,41 @@
 #pragma once
-// Values of the query: rounded to BF16, then stored so or scaled to E4M3.
+// Values of the query: rounded to BF16, then kept so or scaled to E4M3.
 #include "convert.cuh"
 
-__device__ inline void store_query_pair(e4m3* target, float low, float high, float scale) {
-    const Pair v = multiply(from_bf16x2(to_bf16x2(low, high)), {scale, scale});
-    *reinterpret_cast<uint16_t*>(target) = to_e4m3x2(v.low, v.high);
-}
+// What two and eight values of the query take.
+template <class Query> struct Packed;
+template <> struct Packed<e4m3> { using Pair = uint16_t; using Eight = Vec8; };
+template <> struct Packed<bf16> { using Pair = uint32_t; using Eight = Vec16; };
 
-__device__ inline void store_query_pair(bf16* target, float low, float high, float) {
-    *reinterpret_cast<uint32_t*>(target) = to_bf16x2(low, high);
+template <class Query>
+__device__ inline typename Packed<Query>::Pair to_query_pair(float low, float high, float scale) {
+    const uint32_t pair = to_bf16x2(low, high);
+    if constexpr (sizeof(Query) == 2) return pair;
+    const Pair v = multiply(from_bf16x2(pair), {scale, scale});
+    return to_e4m3x2(v.low, v.high);
 }
 
 // Eight values that are BF16 already.
-__device__ inline void store_query8(e4m3* target, const Vec16& v, float scale) {
-    Vec8 packed;
+template <class Query>
+__device__ inline typename Packed<Query>::Eight to_query8(const Vec16& v, float scale) {
+    if constexpr (sizeof(Query) == 2) {
+        return v;
+    } else {
+        Vec8 packed;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-        packed.word[i] = to_e4m3x4(bf16_low(v.word[2 * i]) * scale, bf16_high(v.word[2 * i]) * scale,
-                                   bf16_low(v.word[2 * i + 1]) * scale, bf16_high(v.word[2 * i + 1]) * scale);
-    *reinterpret_cast<Vec8*>(target) = packed;
+        for (int i = 0; i < 2; ++i)
+            packed.word[i] = to_e4m3x4(bf16_low(v.word[2 * i]) * scale, bf16_high(v.word[2 * i]) * scale,
+                                       bf16_low(v.word[2 * i + 1]) * scale, bf16_high(v.word[2 * i + 1]) * scale);
+        return packed;
+    }
 }
 
-__device__ inline void store_query8(bf16* target, const Vec16& v, float) {
-    *reinterpret_cast<Vec16*>(target) = v;
+template <class Query>
+__device__ inline void store_query_pair(Query* target, float low, float high, float scale) {
+    *reinterpret_cast<typename Packed<Query>::Pair*>(target) = to_query_pair<Query>(low, high, scale);
+}
+
+template <class Query>
+__device__ inline void store_query8(Query* target, const Vec16& v, float scale) {
+    *reinterpret_cast<typename Packed<Query>::Eight*>(target) = to_query8<Query>(v, scale);
 }

@@ -80,13 +80,24 @@ struct Launch {
     char* report;
     uint64_t report_bytes;
     void* places[2];  // addresses in the kernel: of the fault and of its partner
+    uint8_t* multicast;  // an address that stands for every rank's mailbox
+    uint8_t* const* mailboxes;
+    int32_t num_mailboxes;
+    uint32_t rank;
 };
 
 struct Cta;
 struct Warp;
 
+// A rank's grid, and which warp wrote each byte of its outputs.
+struct Grid {
+    Launch* launch;
+    std::vector<std::vector<uint32_t>> writers;
+};
+
 struct Copy {  // asynchronous work on its way
-    Cta* target;
+    Cta* target;    // null: a word of a mailbox
+    uint8_t* word;  // of it
     uint32_t offset, bytes;
     const uint8_t* source;  // null: `value` holds the bytes
     uint8_t value[16];
@@ -148,7 +159,10 @@ struct Word {
     void* here = nullptr;
 };
 
+struct Cluster;
+
 struct Cta {
+    Cluster* cluster = nullptr;
     Index block{};
     int rank = 0, live = 0;
     bool exited = false, waited = false;
@@ -168,19 +182,26 @@ struct ClusterBarrier {
     std::map<Fiber*, uint32_t> arrivals;
 };
 
-Launch* launch;
+struct Cluster {
+    Grid* grid = nullptr;
+    uint32_t number = 0;  // in its grid
+    ClusterBarrier barrier;
+    std::vector<std::unique_ptr<Cta>> ctas;
+    std::vector<std::unique_ptr<Warp>> warps;
+    std::vector<std::unique_ptr<Fiber>> fibers;
+};
+
+Launch* launch;  // the shape of every rank's grid, and where the report goes
 std::mt19937_64 rng;
-std::vector<std::unique_ptr<Fiber>> fibers;
-std::vector<std::unique_ptr<Warp>> warps;
-std::vector<std::unique_ptr<Cta>> ctas;
+std::vector<Grid> grids;
+std::vector<std::unique_ptr<Cluster>> resident;
+size_t num_warps;  // of a cluster
 std::vector<Warp*> ready;
 std::vector<Copy> pending;
-ClusterBarrier cluster_barrier;
-std::vector<std::vector<uint32_t>> writers;  // of each written buffer's bytes
+std::multimap<const uint8_t*, Fiber*> pollers;  // by the 16 bytes that they wait for
 Fiber* self;
 void* scheduler_sp;
 bool failed;
-uint32_t cluster_number;
 Index block_dim, grid_dim;
 
 uint32_t draw(size_t n) { return static_cast<uint32_t>(rng() % n); }
@@ -189,6 +210,7 @@ std::string who(const Fiber* fiber) {
     char text[128];
     const Index& b = fiber->cta->block;
     snprintf(text, sizeof text, "CTA (%u, %u, %u) thread %u", b.x, b.y, b.z, fiber->index.x);
+    if (grids.size() > 1) return "rank " + std::to_string(fiber->cta->cluster->grid->launch->rank) + " " + text;
     return text;
 }
 
@@ -253,11 +275,11 @@ void join(Clocks& into, const Clocks& from) {
     for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 
-size_t over(int warp) { return 2 * warps.size() + warp; }
+size_t over(int warp) { return 2 * num_warps + warp; }
 
 void tick(Warp* warp) { warp->clocks[over(warp->id)] = ++warp->clocks[warp->id]; }
 
-int agent_of(const Warp* warp) { return static_cast<int>(warps.size()) + warp->id; }
+int agent_of(const Warp* warp) { return static_cast<int>(num_warps) + warp->id; }
 
 void release_barrier(Barrier& barrier) {
     barrier.done = barrier.clocks;
@@ -285,7 +307,8 @@ void exit_thread() {
 }
 
 void run_fiber() {
-    launch->entry(launch->params);
+    const Launch* mine = self->cta->cluster->grid->launch;
+    mine->entry(mine->params);
     exit_thread();
     leave();
 }
@@ -314,6 +337,7 @@ struct Place {
 
 Place resolve(Address address, unsigned bytes, void* here) {
     const uint32_t rank = (address >> 24) - 1, offset = address & 0xFFFFFF;
+    auto& ctas = self->cta->cluster->ctas;
     if (rank >= ctas.size()) fault(here, nullptr, "address %#x is of no CTA of the cluster", address);
     Cta* cta = ctas[rank].get();
     if (offset + bytes > launch->smem)
@@ -335,7 +359,7 @@ void check_read(Cta* cta, uint32_t offset, unsigned bytes, void* here, bool padd
         if (word.writer < 0) fault(here, nullptr, "reads shared memory at %u, which nothing wrote", 4 * i);
         if (word.writer != warp->id && !ordered(warp->clocks, word.writer, word.clock))
             fault(here, word.here, "reads shared memory at %u while another %s writes it: nothing orders the two", 4 * i,
-                  word.writer < static_cast<int>(warps.size()) ? "warp" : "warp's asynchronous store");
+                  word.writer < static_cast<int>(num_warps) ? "warp" : "warp's asynchronous store");
         const size_t slot = i * per_word + warp->id % per_word;
         cta->reads[slot] = warp->clocks[warp->id];
         cta->read_from[slot] = here;
@@ -347,7 +371,7 @@ void check_write(Cta* cta, uint32_t offset, unsigned bytes, Warp* issuer, void* 
     const size_t per_word = cta->warps.size();
     for (uint32_t i = offset / 4; i <= (offset + bytes - 1) / 4; ++i) {
         Word& word = cta->words[i];
-        const bool plain = word.writer < static_cast<int>(warps.size());
+        const bool plain = word.writer < static_cast<int>(num_warps);
         const size_t part = plain && word.writer >= 0 ? over(word.writer) : static_cast<size_t>(word.writer);
         if (word.writer >= 0 && word.writer != issuer->id && !ordered(issuer->clocks, part, word.clock))
             fault(here, word.here, "writes shared memory at %u, which another warp writes: nothing orders the two", 4 * i);
@@ -378,8 +402,9 @@ void write_shared(Cta* cta, uint32_t offset, unsigned bytes, void* here) {
 
 const Buffer* buffer_of(const void* address, unsigned bytes) {
     const auto* p = static_cast<const uint8_t*>(address);
-    for (int i = 0; i < launch->num_buffers; ++i) {
-        const Buffer& b = launch->buffers[i];
+    const Launch* mine = self->cta->cluster->grid->launch;
+    for (int i = 0; i < mine->num_buffers; ++i) {
+        const Buffer& b = mine->buffers[i];
         if (p >= b.base && p + bytes <= b.base + b.bytes) return &b;
     }
     return nullptr;
@@ -387,10 +412,12 @@ const Buffer* buffer_of(const void* address, unsigned bytes) {
 
 void check_global(const void* address, unsigned bytes, bool writes, bool known, void* here) {
     const Buffer* buffer = buffer_of(address, bytes);
+    Grid* grid = self->cta->cluster->grid;
+    const Launch* mine = grid->launch;
     if (!buffer) {
         const auto* p = static_cast<const uint8_t*>(address);
-        for (int i = 0; i < launch->num_buffers; ++i) {
-            const Buffer& b = launch->buffers[i];
+        for (int i = 0; i < mine->num_buffers; ++i) {
+            const Buffer& b = mine->buffers[i];
             const bool near = p + kNear > b.base && p < b.base + b.bytes + kNear;
             if (near || known)
                 fault(here, nullptr, "%s %u bytes outside of %s, %lld bytes from its start", writes ? "writes" : "reads", bytes,
@@ -399,16 +426,16 @@ void check_global(const void* address, unsigned bytes, bool writes, bool known, 
         return;
     }
     if (writes && buffer->kind != kStepOut) fault(here, nullptr, "writes %s, an input", buffer->name);
-    if (buffer->kind != kConstant && !self->waited && !launch->late)
+    if (buffer->kind != kConstant && !self->waited && !mine->late)
         fault(here, nullptr, "%s %s before it waited for the previous grid", writes ? "writes" : "reads", buffer->name);
     if (!writes) return;
-    auto& marks = writers[buffer - launch->buffers];
-    const uint32_t mine = cluster_number * static_cast<uint32_t>(warps.size()) + self->warp->id + 1;
+    auto& marks = grid->writers[buffer - mine->buffers];
+    const uint32_t id = self->cta->cluster->number * static_cast<uint32_t>(num_warps) + self->warp->id + 1;
     const size_t start = static_cast<const uint8_t*>(address) - buffer->base;
     for (size_t i = start; i < start + bytes; ++i) {
-        if (marks[i] && marks[i] != mine)
+        if (marks[i] && marks[i] != id)
             fault(here, nullptr, "writes byte %zu of %s, which another warp writes too", i, buffer->name);
-        marks[i] = mine;
+        marks[i] = id;
     }
 }
 
@@ -417,8 +444,9 @@ void plain(const void* address, unsigned bytes, bool writes, void* here) {
     if (!self) return;
     const auto* p = static_cast<const uint8_t*>(address);
     if (p >= self->stack && p < self->stack + kStack) return;
-    const auto* params = static_cast<const uint8_t*>(launch->params);
-    if (p >= params && p < params + launch->params_bytes) return;
+    const Launch* mine = self->cta->cluster->grid->launch;
+    const auto* params = static_cast<const uint8_t*>(mine->params);
+    if (p >= params && p < params + mine->params_bytes) return;
     Cta* cta = self->cta;
     const auto* base = cta->smem.data();
     if (p >= base && p < base + cta->smem.size()) {
@@ -441,7 +469,24 @@ void complete_mbarrier(Mbarrier& barrier) {
     barrier.waiting.clear();
 }
 
+bool is_sentinel(const uint8_t* word) {
+    uint32_t bits;
+    memcpy(&bits, word, 4);
+    return bits == 0xFFFFFFFFu;
+}
+
+// A word of a mailbox comes; those who wait for its 16 bytes look again.
+void deliver(const Copy& copy) {
+    if (!is_sentinel(copy.word)) return lost(copy.here, nullptr, "a mailbox gets a word twice before it is refilled");
+    memcpy(copy.word, copy.value, 4);
+    const auto* piece = reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(copy.word) & ~uintptr_t{15});
+    const auto range = pollers.equal_range(piece);
+    for (auto waiting = range.first; waiting != range.second; ++waiting) make_ready(waiting->second);
+    pollers.erase(range.first, range.second);
+}
+
 void finish(const Copy& copy) {
+    if (!copy.target) return deliver(copy);
     const Index& b = copy.target->block;
     if (copy.target->exited)
         return lost(copy.here, nullptr, "CTA (%u, %u, %u): %u bytes arrive in its shared memory at %u after it has exited", b.x,
@@ -459,7 +504,7 @@ void finish(const Copy& copy) {
     if (barrier.tx < -kMaxTx || (barrier.tx < 0 && !barrier.pending))
         return lost(copy.here, barrier.here, "CTA (%u, %u, %u): the mbarrier at %u gets more bytes than it expects", b.x, b.y, b.z,
                     copy.barrier);
-    Clocks clocks(3 * warps.size());
+    Clocks clocks(3 * num_warps);
     clocks[copy.agent] = copy.clock;
     std::copy(copy.over.begin(), copy.over.end(), clocks.begin() + static_cast<long>(over(0)));
     join(barrier.clocks, clocks);
@@ -611,14 +656,15 @@ void run_warp(Warp* warp) {
 void report_deadlock() {
     std::map<std::string, int> reasons;
     void* here = nullptr;
-    for (auto& fiber : fibers) {
-        if (fiber->done || !fiber->cta) continue;
-        char text[160];
-        const Index& b = fiber->cta->block;
-        snprintf(text, sizeof text, "CTA (%u, %u, %u) warp %u waits for %s", b.x, b.y, b.z, fiber->index.x / kLanes,
-                 fiber->blocked ? fiber->blocked : "nothing");
-        ++reasons[text];
-        if (!here || fiber->here < here) here = fiber->here;
+    for (auto& cluster : resident) {
+        for (auto& fiber : cluster->fibers) {
+            if (fiber->done) continue;
+            const std::string thread = who(fiber.get());
+            const std::string warp = " warp " + std::to_string(fiber->index.x / kLanes);
+            ++reasons[thread.substr(0, thread.rfind(" thread")) + warp + " waits for " +
+                      (fiber->blocked ? fiber->blocked : "nothing")];
+            if (!here || fiber->here < here) here = fiber->here;
+        }
     }
     std::string all = "deadlock:";
     int shown = 0;
@@ -628,17 +674,16 @@ void report_deadlock() {
     lost(here, nullptr, "%s", all.c_str());
 }
 
-void prepare_cluster(uint32_t number) {
-    const uint32_t along = launch->grid[0] / launch->cluster;
-    const uint32_t x = number % along * launch->cluster, y = number / along % launch->grid[1];
-    const uint32_t z = number / along / launch->grid[1];
-    const size_t words = (launch->smem + 3) / 4, warps_per_cta = (launch->threads + kLanes - 1) / kLanes;
-    ready.clear();
-    pending.clear();
-    cluster_barrier = {};
-    cluster_number = number;
-    for (auto& warp : warps) {
-        warp->clocks.assign(3 * warps.size(), 0);
+void prepare_cluster(Cluster* cluster, uint32_t number) {
+    const Launch* mine = cluster->grid->launch;
+    const uint32_t along = mine->grid[0] / mine->cluster;
+    const uint32_t x = number % along * mine->cluster, y = number / along % mine->grid[1];
+    const uint32_t z = number / along / mine->grid[1];
+    const size_t words = (mine->smem + 3) / 4, warps_per_cta = (mine->threads + kLanes - 1) / kLanes;
+    cluster->number = number;
+    cluster->barrier = {};
+    for (auto& warp : cluster->warps) {
+        warp->clocks.assign(3 * num_warps, 0);
         tick(warp.get());
         warp->ready = 0;
         warp->listed = false;
@@ -646,98 +691,114 @@ void prepare_cluster(uint32_t number) {
         warp->meeting = {};
         warp->agent_clock = 0;
     }
-    for (auto& cta : ctas) {
+    for (auto& cta : cluster->ctas) {
         cta->block = {x + static_cast<uint32_t>(cta->rank), y, z};
-        cta->live = static_cast<int>(launch->threads);
+        cta->live = static_cast<int>(mine->threads);
         cta->exited = cta->waited = false;
-        cta->smem.assign(launch->smem, 0xFF);
+        cta->smem.assign(mine->smem, 0xFF);
         cta->words.assign(words, {});
         cta->reads.assign(words * warps_per_cta, 0);
         cta->read_from.assign(words * warps_per_cta, nullptr);
         cta->barriers.clear();
         cta->mbarriers.clear();
     }
-    for (auto& fiber : fibers) {
+    for (auto& fiber : cluster->fibers) {
         start(fiber.get());
         make_ready(fiber.get());
     }
 }
 
-void run_cluster() {
-    size_t live = fibers.size();
-    while (live && !failed) {
+bool live() {
+    for (auto& cluster : resident)
+        for (auto& cta : cluster->ctas)
+            if (cta->live) return true;
+    return false;
+}
+
+// Run the resident clusters to their end.
+void run_resident() {
+    while (live() && !failed) {
         if (!pending.empty() && (ready.empty() || (!launch->lazy && draw(4) == 0))) {
             finish_one();
             continue;
         }
-        if (ready.empty()) {
-            report_deadlock();
-            return;
-        }
+        if (ready.empty()) return report_deadlock();
         const size_t i = draw(ready.size());
         Warp* warp = ready[i];
         run_warp(warp);
         if (!warp->ready) {
-            ready[std::find(ready.begin(), ready.end(), warp) - ready.begin()] = ready.back();
+            *std::find(ready.begin(), ready.end(), warp) = ready.back();
             ready.pop_back();
             warp->listed = false;
         }
-        live = 0;
-        for (auto& cta : ctas) live += cta->live;
     }
     while (!pending.empty() && !failed) finish_one();
 }
 
-void build_cluster() {
-    fibers.clear();
-    warps.clear();
-    ctas.clear();
+std::unique_ptr<Cluster> make_cluster(Grid* grid) {
+    auto cluster = std::make_unique<Cluster>();
+    cluster->grid = grid;
     for (uint32_t rank = 0; rank < launch->cluster; ++rank) {
-        ctas.push_back(std::make_unique<Cta>());
-        Cta* cta = ctas.back().get();
+        cluster->ctas.push_back(std::make_unique<Cta>());
+        Cta* cta = cluster->ctas.back().get();
+        cta->cluster = cluster.get();
         cta->rank = static_cast<int>(rank);
         for (uint32_t thread = 0; thread < launch->threads; ++thread) {
             if (thread % kLanes == 0) {
-                warps.push_back(std::make_unique<Warp>());
-                warps.back()->cta = cta;
-                warps.back()->id = static_cast<int>(warps.size()) - 1;
-                cta->warps.push_back(warps.back().get());
+                cluster->warps.push_back(std::make_unique<Warp>());
+                cluster->warps.back()->cta = cta;
+                cluster->warps.back()->id = static_cast<int>(cluster->warps.size()) - 1;
+                cta->warps.push_back(cluster->warps.back().get());
             }
-            fibers.push_back(std::make_unique<Fiber>());
-            Fiber* fiber = fibers.back().get();
+            cluster->fibers.push_back(std::make_unique<Fiber>());
+            Fiber* fiber = cluster->fibers.back().get();
             fiber->cta = cta;
-            fiber->warp = warps.back().get();
+            fiber->warp = cluster->warps.back().get();
             fiber->index = {thread, 0, 0};
             fiber->warp->lanes.push_back(fiber);
         }
     }
+    return cluster;
 }
 
 void drop_stacks() {
-    for (auto& fiber : fibers)
-        if (fiber->stack) munmap(fiber->stack, kStack);
+    for (auto& cluster : resident)
+        for (auto& fiber : cluster->fibers)
+            if (fiber->stack) munmap(fiber->stack, kStack);
+    resident.clear();
 }
 
 }  // namespace
 
-// Run a grid. Returns 0, or 1 with `report` and `places` filled.
-extern "C" int machine_run(Launch* given) {
-    launch = given;
+// Run the grids of `count` ranks. One rank's clusters run one after the other; several ranks poll one
+// another, so that all of their clusters are resident. Returns 0, or 1 with the first launch's
+// `report` and `places` filled.
+extern "C" int machine_run(Launch* launches, int count) {
+    launch = launches;
     rng.seed(launch->seed);
     failed = false;
     block_dim = {launch->threads, 1, 1};
     grid_dim = {launch->grid[0], launch->grid[1], launch->grid[2]};
-    writers.clear();
-    for (int i = 0; i < launch->num_buffers; ++i)
-        writers.emplace_back(launch->buffers[i].kind == kStepOut ? launch->buffers[i].bytes : 0);
-    build_cluster();
-    const uint32_t clusters = launch->grid[0] / launch->cluster * launch->grid[1] * launch->grid[2];
-    for (uint32_t number = 0; number < clusters && !failed; ++number) {
-        prepare_cluster(number);
-        run_cluster();
+    num_warps = static_cast<size_t>(launch->cluster) * ((launch->threads + kLanes - 1) / kLanes);
+    ready.clear();
+    pending.clear();
+    pollers.clear();
+    grids.clear();
+    for (int i = 0; i < count; ++i) {
+        grids.push_back({&launches[i], {}});
+        for (int j = 0; j < launches[i].num_buffers; ++j)
+            grids.back().writers.emplace_back(launches[i].buffers[j].kind == kStepOut ? launches[i].buffers[j].bytes : 0);
     }
+    const uint32_t clusters = launch->grid[0] / launch->cluster * launch->grid[1] * launch->grid[2];
+    for (auto& grid : grids) {
+        for (uint32_t number = 0; number < clusters && !failed; ++number) {
+            if (count > 1 || !number) resident.push_back(make_cluster(&grid));
+            prepare_cluster(resident.back().get(), number);
+            if (count == 1) run_resident();
+        }
+    }
+    if (count > 1) run_resident();
     drop_stacks();
-    fibers.clear();
     return failed;
 }
 
@@ -781,21 +842,23 @@ void warp_barrier(void* here) { meet(nullptr, act_nothing, "__syncwarp", here); 
 
 void cluster_arrive(void* here) {
     self->here = here;
-    if (cluster_barrier.arrivals.count(self) && cluster_barrier.arrivals[self] == cluster_barrier.phase)
+    ClusterBarrier& barrier = self->cta->cluster->barrier;
+    if (barrier.arrivals.count(self) && barrier.arrivals[self] == barrier.phase)
         fault(here, nullptr, "arrives twice at the cluster barrier");
-    cluster_barrier.arrivals[self] = cluster_barrier.phase;
-    if (++cluster_barrier.arrived < static_cast<int>(fibers.size())) return;
-    cluster_barrier.arrived = 0;
-    ++cluster_barrier.phase;
-    for (Fiber* fiber : cluster_barrier.waiting) make_ready(fiber);
-    cluster_barrier.waiting.clear();
+    barrier.arrivals[self] = barrier.phase;
+    if (++barrier.arrived < static_cast<int>(self->cta->cluster->fibers.size())) return;
+    barrier.arrived = 0;
+    ++barrier.phase;
+    for (Fiber* fiber : barrier.waiting) make_ready(fiber);
+    barrier.waiting.clear();
 }
 
 void cluster_wait(void* here) {
-    auto mine = cluster_barrier.arrivals.find(self);
-    if (mine == cluster_barrier.arrivals.end()) fault(here, nullptr, "waits at the cluster barrier without an arrival");
-    if (mine->second < cluster_barrier.phase) return;
-    cluster_barrier.waiting.push_back(self);
+    ClusterBarrier& barrier = self->cta->cluster->barrier;
+    auto mine = barrier.arrivals.find(self);
+    if (mine == barrier.arrivals.end()) fault(here, nullptr, "waits at the cluster barrier without an arrival");
+    if (mine->second < barrier.phase) return;
+    barrier.waiting.push_back(self);
     block("the cluster barrier", here);
 }
 
@@ -822,7 +885,7 @@ void mbarrier_init(Address address, uint32_t arrivals, void* here) {
     const Place place = resolve(address, 8, here);
     Mbarrier barrier;
     barrier.count = barrier.pending = static_cast<int>(arrivals);
-    barrier.clocks.assign(3 * warps.size(), 0);
+    barrier.clocks.assign(3 * num_warps, 0);
     barrier.here = here;
     place.cta->mbarriers[place.offset] = barrier;
 }
@@ -898,11 +961,48 @@ void bulk_load(Address target, const void* source, unsigned bytes, Address barri
         fault(here, nullptr, "a bulk copy of %u bytes: sizes and addresses are multiples of 16", bytes);
     check_global(source, bytes, false, true, here);
     const uint32_t rank = (target >> 24) - 1, offset = target & 0xFFFFFF;
+    auto& ctas = self->cta->cluster->ctas;
     if (rank >= ctas.size() || offset + bytes > launch->smem)
         fault(here, nullptr, "a bulk copy of %u bytes to %u of shared memory, which has %u", bytes, offset, launch->smem);
     Copy copy = make_copy({ctas[rank].get(), offset}, bytes, here);
     copy.source = static_cast<const uint8_t*>(source);
     issue(copy, barrier, here);
+}
+
+// Each 32-bit word travels alone; `everywhere`: `target` is a multicast address.
+void store_mailbox(void* target, const void* value, unsigned bytes, bool everywhere, void* here) {
+    const Launch* mine = self->cta->cluster->grid->launch;
+    if (!self->waited && !mine->late) fault(here, nullptr, "writes a mailbox before it waited for the previous grid");
+    const int copies = everywhere ? mine->num_mailboxes : 1;
+    for (int i = 0; i < copies; ++i) {
+        auto* place = static_cast<uint8_t*>(target);
+        if (everywhere) place = mine->mailboxes[i] + (place - mine->multicast);
+        for (unsigned at = 0; at < bytes; at += 4) {
+            Copy copy{};
+            copy.word = place + at;
+            copy.here = here;
+            memcpy(copy.value, static_cast<const uint8_t*>(value) + at, 4);
+            if (is_sentinel(copy.value)) fault(here, nullptr, "publishes the sentinel");
+            bool known = false;
+            for (const Grid& grid : grids)
+                for (int j = 0; j < grid.launch->num_buffers; ++j) {
+                    const Buffer& b = grid.launch->buffers[j];
+                    known |= b.kind == kStepOut && copy.word >= b.base && copy.word + 4 <= b.base + b.bytes;
+                }
+            if (!known) fault(here, nullptr, "writes a mailbox outside of every rank's");
+            pending.push_back(copy);
+        }
+    }
+}
+
+void wait_for_words(const void* place, uint32_t, void* here) {
+    const auto* piece = static_cast<const uint8_t*>(place);
+    if (reinterpret_cast<uintptr_t>(place) % 16) fault(here, nullptr, "polls 16 bytes at a misaligned address");
+    check_global(place, 16, false, true, here);
+    while (is_sentinel(piece) || is_sentinel(piece + 4) || is_sentinel(piece + 8) || is_sentinel(piece + 12)) {
+        pollers.emplace(piece, self);
+        block("a mailbox", here);
+    }
 }
 
 void store_remote(Address target, const void* value, unsigned bytes, Address barrier, void* here) {

@@ -50,4 +50,8 @@ void async_wait(int groups, void* here);
 void bulk_load(Address target, const void* source, unsigned bytes, Address barrier, void* here);
 void store_remote(Address target, const void* value, unsigned bytes, Address barrier, void* here);
 
+// Mailboxes between ranks.
+void store_mailbox(void* target, const void* value, unsigned bytes, bool everywhere, void* here);
+void wait_for_words(const void* place, uint32_t sentinel, void* here);
+
 }  // namespace machine
