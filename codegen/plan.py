@@ -9,11 +9,22 @@ from .arch import DEFAULT, Target
 from .arch import target as find_target
 from .blueprint import Plan, Region, Schedule, Work
 from .errors import NotBuiltError, PlanError
+from .plan_dcp import plan_dcp_value, plan_query_wait
 from .plan_front import plan_index_front
 from .plan_norm import plan_query_norm
 from .plan_query import plan_query
 from .plan_value import plan_gate, plan_value
-from .schema import Config, Gate, IndexFront, Query, QueryNorm, Value, options
+from .schema import (
+    Config,
+    DcpValue,
+    Gate,
+    IndexFront,
+    Query,
+    QueryNorm,
+    QueryWait,
+    Value,
+    options,
+)
 
 __all__ = ["NOT_BUILT", "Plan", "Region", "Schedule", "Work", "plan"]
 
@@ -23,6 +34,8 @@ _PLANNERS: dict[type[Config], Callable[[Any, Target, Schedule | None], Plan]] = 
     Value: plan_value,
     Gate: plan_gate,
     IndexFront: plan_index_front,
+    QueryWait: plan_query_wait,
+    DcpValue: plan_dcp_value,
 }
 
 
@@ -50,9 +63,7 @@ def plan(config: Config, arch: str | Target = DEFAULT, schedule: Schedule | None
 
 
 # Fields whose kernels do not exist yet: any value but the default is refused in plain words.
-NOT_BUILT: dict[type[Config], tuple[str, ...]] = {
-    Query: ("dcp", "poll", "transport", "q_heads"),
-}
+NOT_BUILT: dict[type[Config], tuple[str, ...]] = {}
 
 
 def _check_built(config: Config) -> None:

@@ -7,7 +7,7 @@ from math import ceil
 from .arch import Target
 from .blueprint import Plan, Schedule, entry_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar
-from .schema import Gate, Value
+from .schema import DcpValue, Gate, Value
 
 LATENT, V = 512, 128
 TILE = 16  # token rows of a CTA: the M side of one MMA
@@ -15,7 +15,8 @@ OUTPUTS = 32  # of a head, a value CTA's
 VALUE_THREADS, GATE_THREADS = 128, 256
 
 
-def _gated(config: Value | Gate, *first: Array) -> ParamTable:
+def gated(config: Value | Gate | DcpValue, *first: Array) -> ParamTable:
+    """The table of a kernel that ends with the gate; its own arrays come ``first``."""
     columns = Axis(config.heads * V)
     return ParamTable(
         arrays=(
@@ -75,7 +76,7 @@ def plan_value(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
             ("partials", warps * TILE * OUTPUTS * 4, f"[{warps} warps, 16, 32] FP32"),
             ("barrier", 8, "mbarrier"),
         ),
-        params=_gated(config, latent, w_uv),
+        params=gated(config, latent, w_uv),
         constants={"q": config.q, "release": config.release},
         work=work(2 * heads * V * LATENT + batch * token, 2 * batch * heads * V * LATENT, chip),
     )
@@ -100,7 +101,7 @@ def plan_gate(config: Gate, chip: Target, schedule: Schedule | None) -> Plan:
         cluster=1,
         threads=GATE_THREADS,
         smem=(),
-        params=_gated(config, values),
+        params=gated(config, values),
         constants={"q": config.q, "release": config.release},
         work=work(batch * (heads * 6 * V + 4), 0, chip),
     )

@@ -7,17 +7,29 @@ go in and out as uint16 bit patterns, FP8 as uint8.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-Bits16 = NDArray[np.uint16]
-Bytes = NDArray[np.uint8]
-F64 = NDArray[np.float64]
+from .conversions import (
+    E4M3_MAX,
+    F64,
+    Bits16,
+    Bytes,
+    bytes_of,
+    f32,
+    from_bf16,
+    from_e4m3,
+    pack_nibbles,
+    pow2_at_or_above,
+    round_bf16,
+    to_bf16,
+    to_e2m1,
+    to_e4m3,
+)
 
 LORA, KV, NOPE, ROPE = 1536, 512, 128, 64
-E4M3_MAX, E4M3_NAN = 448.0, 0x7F
 
 
 @dataclass(frozen=True)
@@ -30,35 +42,6 @@ class QueryOutputs:
     q_c: Bits16
 
 
-def from_bf16(bits: Bits16) -> F64:
-    """The values of BF16 bit patterns."""
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-def to_bf16(values: F64) -> Bits16:
-    """Round to nearest even BF16."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
-
-
-def round_bf16(values: F64) -> F64:
-    """The values after one rounding to BF16."""
-    return from_bf16(to_bf16(values))
-
-
-def to_e4m3(values: F64) -> Bytes:
-    """Round to nearest even E4M3, saturating at +-448; NaN gives 0x7F, as ``cvt.rn.satfinite``."""
-    clipped = np.clip(values, -E4M3_MAX, E4M3_MAX).astype(np.float32)
-    bits = clipped.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
-    return np.where(np.isnan(values), np.uint8(E4M3_NAN), bits)
-
-
-def from_e4m3(bits: Bytes) -> F64:
-    """The values of E4M3 bit patterns."""
-    values: F64 = bits.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-    return values
-
-
 def rms_norm(x: F64, weight: Bits16, eps: float) -> F64:
     """``bf16((x * rr) * weight)`` with ``rr = 1 / sqrt(mean(x**2) + eps)`` of each row."""
     with np.errstate(all="ignore"):
@@ -66,39 +49,11 @@ def rms_norm(x: F64, weight: Bits16, eps: float) -> F64:
         return round_bf16((x * rr) * from_bf16(weight))
 
 
-def to_e2m1(values: F64) -> Bytes:
-    """Round to nearest even E2M1, saturating at +-6; NaN gives +6, as ``cvt.rn.satfinite``."""
-    clipped = np.clip(values, -6.0, 6.0).astype(np.float32)
-    codes = clipped.astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
-    return np.where(np.isnan(values), np.uint8(7), codes)
-
-
-def pack_nibbles(codes: Bytes) -> Bytes:
-    """Two codes a byte, the even column in the low nibble."""
-    return codes[..., 0::2] | codes[..., 1::2] << 4
-
-
-def pow2_at_or_above(values: F64) -> F64:
-    """The power of two at or above positive ``values``, each first rounded to FP32."""
-    mantissa, exponent = np.frexp(values.astype(np.float32))
-    return np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
-
-
-def f32(values: F64) -> F64:
-    """One FP32 operation's result: the exact ``values`` rounded to FP32."""
-    return np.asarray(values, np.float32).astype(np.float64)
-
-
-def bytes_of(values: F64, dtype: type[np.generic] | str) -> Bytes:
-    """The memory of ``values`` converted to ``dtype``, as bytes along the last axis."""
-    return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
-
-
 def fp8_ds_mla(kv: F64, rope: Bits16) -> Bytes:
     """KV rows [rows, 656] of ``kv`` [rows, 512] and ``rope`` [rows, 64]."""
     tiles = kv.reshape(-1, 4, 128)
     amax = np.abs(tiles).max(axis=-1)
-    scale = pow2_at_or_above(np.maximum(f32(amax / E4M3_MAX), f32(np.float64(1e-4))))
+    scale = pow2_at_or_above(np.maximum(f32(amax / E4M3_MAX), f32(1e-4)))
     values = to_e4m3(f32(tiles * (1.0 / scale)[..., None]))
     return np.concatenate(
         (values.reshape(-1, KV), bytes_of(scale, np.float32), rope.view(np.uint8)), axis=-1
@@ -109,7 +64,7 @@ def nvfp4_ds_mla(kv: F64, rope: F64) -> Bytes:
     """KV rows [rows, 352] of ``kv`` [rows, 512] and ``rope`` [rows, 64]."""
     blocks = kv.reshape(-1, 32, 16)
     amax = np.abs(blocks).max(axis=-1)
-    scale = to_e4m3(np.maximum(f32(amax * f32(np.float64(1 / 6))), 2.0**-9))
+    scale = to_e4m3(np.maximum(f32(amax * f32(1 / 6)), 2.0**-9))
     values = f32(blocks * f32(1.0 / from_e4m3(scale))[..., None])
     place = np.arange(32) % 4 * 8 + np.arange(32) // 4
     scales = np.empty_like(scale)
@@ -212,6 +167,16 @@ def value(
 
 
 @dataclass(frozen=True)
+class FrontValues:
+    """What the indexer's front converts: ``q`` [rows, 32, 128] and ``key`` [rows, 128], rounded to
+    BF16, and the head weights ``head`` [rows, 32]."""
+
+    q: F64
+    key: F64
+    head: F64
+
+
+@dataclass(frozen=True)
 class FrontOutputs:
     """``q_out`` [rows, 32, 128 or 64] bytes; ``q_scale`` [rows, 32, 4] bytes (MXFP4); ``w_out``
     [rows, 32] BF16 bits; ``keys`` [rows, 128 or 64] and ``scales`` [rows, 4] bytes."""
@@ -223,11 +188,17 @@ class FrontOutputs:
     scales: Bytes
 
 
-def mxfp4(values: F64) -> tuple[Bytes, Bytes]:
+def largest(values: F64, nudge: int = 0) -> F64:
+    """The largest magnitude along the last axis of BF16 ``values``, ``nudge`` steps of BF16 up."""
+    bits = to_bf16(np.abs(values).max(axis=-1)).astype(np.int32)
+    return from_bf16(np.clip(bits + nudge, 0, 0xFFFF).astype(np.uint16))
+
+
+def mxfp4(values: F64, nudge: int = 0) -> tuple[Bytes, Bytes]:
     """Packed E2M1 codes and UE8M0 scales of blocks of 32 along the last axis."""
     blocks = values.reshape(*values.shape[:-1], -1, 32)
-    amax = np.maximum(np.abs(blocks).max(axis=-1), 6 * 2.0**-126)
-    ratio = pow2_at_or_above(f32(amax * f32(np.float64(1 / 6))))
+    amax = np.maximum(largest(blocks, nudge), 6 * 2.0**-126)
+    ratio = pow2_at_or_above(f32(amax * f32(1 / 6)))
     exponent = np.clip(np.log2(ratio), -127, 127)
     codes = to_e2m1(f32(blocks * np.exp2(-exponent)[..., None])).reshape(values.shape)
     return pack_nibbles(codes), (exponent + 127).astype(np.uint8)
@@ -235,7 +206,7 @@ def mxfp4(values: F64) -> tuple[Bytes, Bytes]:
 
 def fp8_scale(amax: F64, floor: float) -> F64:
     """The power of two at or above ``max(amax, floor) / 448``."""
-    return pow2_at_or_above(f32(np.maximum(amax, f32(np.float64(floor))) / E4M3_MAX))
+    return pow2_at_or_above(f32(np.maximum(amax, f32(floor)) / E4M3_MAX))
 
 
 def layer_norm(x: F64, weight: NDArray[np.float32], bias: NDArray[np.float32], eps: float) -> F64:
@@ -245,7 +216,7 @@ def layer_norm(x: F64, weight: NDArray[np.float32], bias: NDArray[np.float32], e
     return round_bf16(centred * scale * weight + bias)
 
 
-def index_front(
+def front_values(
     projected: Bits16,
     *,
     key: int,
@@ -256,10 +227,8 @@ def index_front(
     norm_b: NDArray[np.float32],
     eps: float = 1e-6,
     key_eps: float = 1e-5,
-    mx: bool = False,
-    fp4: bool = False,
-) -> FrontOutputs:
-    """The indexer's front: queries, head weights and keys.
+) -> FrontValues:
+    """What the indexer's front converts.
 
     Parameters
     ----------
@@ -272,23 +241,37 @@ def index_front(
     norm_w, norm_b
         [128] of the key's LayerNorm.
     """
-    rows = projected.shape[0]
     with np.errstate(all="ignore"):
         q_c = from_bf16(query_norm(projected, w_qa=w_qa, eps=eps))
-        q = round_bf16(q_c @ from_bf16(wq_b).T).reshape(rows, 32, 128)
-        head = from_bf16(projected[:, weight : weight + 32])
+        q = round_bf16(q_c @ from_bf16(wq_b).T).reshape(-1, 32, 128)
         y = layer_norm(from_bf16(projected[:, key : key + 128]), norm_w, norm_b, key_eps)
+    return FrontValues(q, y, from_bf16(projected[:, weight : weight + 32]))
+
+
+def front_outputs(
+    given: FrontValues, *, mx: bool = False, fp4: bool = False, nudge: int = 0
+) -> FrontOutputs:
+    """The conversions of ``given``; ``nudge`` moves the largest magnitudes that scales are of by
+    so many steps of BF16, as another order of additions may."""
+    with np.errstate(all="ignore"):
         if fp4:
-            q_out, q_scale = mxfp4(q)
-            keys, scales = mxfp4(y)
-            return FrontOutputs(q_out, q_scale, to_bf16(head * 2.0**-6), keys, scales)
-        scale = fp8_scale(np.abs(q).max(axis=-1), 1e-10)
-        q_out = to_e4m3(f32(q * (1.0 / scale)[..., None]))
-        w_out = to_bf16(f32(head * scale) * 2.0**-6)
-        key_scale = fp8_scale(np.abs(y).max(axis=-1, keepdims=True), 1e-4)
-        keys = to_e4m3(f32(y * (1.0 / key_scale)))
+            q_out, q_scale = mxfp4(given.q, nudge)
+            keys, scales = mxfp4(given.key, nudge)
+            return FrontOutputs(q_out, q_scale, to_bf16(given.head * 2.0**-6), keys, scales)
+        scale = fp8_scale(largest(given.q, nudge), 1e-10)
+        q_out = to_e4m3(f32(given.q * (1.0 / scale)[..., None]))
+        w_out = to_bf16(f32(given.head * scale) * 2.0**-6)
+        key_scale = fp8_scale(largest(given.key, nudge), 1e-4)[:, None]
+        keys = to_e4m3(f32(given.key * (1.0 / key_scale)))
         scales = bytes_of(key_scale, np.float32)
         if mx:
             exponents = (np.log2(key_scale) + 127).astype(np.uint8)
             scales = np.repeat(exponents, 4, axis=-1)
     return FrontOutputs(q_out, None, w_out, keys, scales)
+
+
+def index_front(
+    projected: Bits16, *, mx: bool = False, fp4: bool = False, **given: Any
+) -> FrontOutputs:
+    """The indexer's front: queries, head weights and keys; see :func:`front_values`."""
+    return front_outputs(front_values(projected, **given), mx=mx, fp4=fp4)

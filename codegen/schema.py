@@ -42,6 +42,18 @@ TokensPerRequest = Annotated[
 _WHOLE_REQUESTS = Rule("q", "q divides batch", lambda c: c.batch % c.q == 0)
 
 
+Ranks = Annotated[int, Field(ge=2, le=64, description="decode context parallel ranks")]
+MailboxHeads = Annotated[
+    int, Field(ge=0, le=8192, description="query mailbox rows per token; 0 is dcp*heads")
+]
+Bf16Mailbox = Annotated[bool, Field(description="BF16 queries: dsa without fp8")]
+_ENOUGH_HEADS = Rule(
+    "q_heads",
+    "q_heads is 0 or at least dcp*heads",
+    lambda c: c.q_heads == 0 or c.q_heads >= c.dcp * c.heads,
+)
+
+
 class Query(Config):
     """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel (SPEC section 2)."""
 
@@ -143,7 +155,41 @@ class IndexFront(Config):
     )
 
 
-MODELS: tuple[type[Config], ...] = (Query, QueryNorm, Value, Gate, IndexFront)
+class QueryWait(Config):
+    """The poll of the query mailbox alone, for a query kernel without ``poll`` (SPEC section 3)."""
+
+    kernel: ClassVar[str] = "query_wait"
+
+    heads: Heads
+    batch: Batch
+    dcp: Ranks
+    q_heads: MailboxHeads = 0
+    bf16: Bf16Mailbox = False
+    release: Release = True
+
+    rules: ClassVar[tuple[Rule, ...]] = (_ENOUGH_HEADS,)
+
+
+class DcpValue(Config):
+    """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes (SPEC section 3)."""
+
+    kernel: ClassVar[str] = "dcp_value"
+
+    heads: Heads
+    batch: Batch
+    q: TokensPerRequest = 1
+    dcp: Ranks
+    q_heads: MailboxHeads = 0
+    bf16: Bf16Mailbox = False
+    release: Release = True
+
+    rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS, _ENOUGH_HEADS)
+
+
+MODELS: tuple[type[Config], ...] = (
+    *(Query, QueryNorm, Value, Gate, IndexFront),
+    *(QueryWait, DcpValue),
+)
 KERNELS: dict[str, type[Config]] = {model.kernel: model for model in MODELS}
 
 

@@ -469,15 +469,17 @@ void complete_mbarrier(Mbarrier& barrier) {
     barrier.waiting.clear();
 }
 
-bool is_sentinel(const uint8_t* word) {
+uint32_t word_at(const uint8_t* place) {
     uint32_t bits;
-    memcpy(&bits, word, 4);
-    return bits == 0xFFFFFFFFu;
+    memcpy(&bits, place, 4);
+    return bits;
 }
+
+bool is_sentinel(uint32_t word) { return word == 0xFFFFFFFFu || word == 0x80000000u; }
 
 // A word of a mailbox comes; those who wait for its 16 bytes look again.
 void deliver(const Copy& copy) {
-    if (!is_sentinel(copy.word)) return lost(copy.here, nullptr, "a mailbox gets a word twice before it is refilled");
+    if (!is_sentinel(word_at(copy.word))) return lost(copy.here, nullptr, "a mailbox gets a word twice before it is refilled");
     memcpy(copy.word, copy.value, 4);
     const auto* piece = reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(copy.word) & ~uintptr_t{15});
     const auto range = pollers.equal_range(piece);
@@ -982,7 +984,8 @@ void store_mailbox(void* target, const void* value, unsigned bytes, bool everywh
             copy.word = place + at;
             copy.here = here;
             memcpy(copy.value, static_cast<const uint8_t*>(value) + at, 4);
-            if (is_sentinel(copy.value)) fault(here, nullptr, "publishes the sentinel");
+            if (is_sentinel(word_at(copy.value)) && word_at(copy.value) == word_at(copy.word))
+                fault(here, nullptr, "publishes the sentinel");
             bool known = false;
             for (const Grid& grid : grids)
                 for (int j = 0; j < grid.launch->num_buffers; ++j) {
@@ -995,14 +998,17 @@ void store_mailbox(void* target, const void* value, unsigned bytes, bool everywh
     }
 }
 
-void wait_for_words(const void* place, uint32_t, void* here) {
-    const auto* piece = static_cast<const uint8_t*>(place);
-    if (reinterpret_cast<uintptr_t>(place) % 16) fault(here, nullptr, "polls 16 bytes at a misaligned address");
-    check_global(place, 16, false, true, here);
-    while (is_sentinel(piece) || is_sentinel(piece + 4) || is_sentinel(piece + 8) || is_sentinel(piece + 12)) {
-        pollers.emplace(piece, self);
-        block("a mailbox", here);
-    }
+void wait_for_words(void* out, const void* place, unsigned bytes, uint32_t sentinel, void* here) {
+    const auto* words = static_cast<const uint8_t*>(place);
+    if (reinterpret_cast<uintptr_t>(place) % bytes) fault(here, nullptr, "polls %u bytes at a misaligned address", bytes);
+    check_global(place, bytes, false, true, here);
+    const auto* piece = reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(place) & ~uintptr_t{15});
+    for (unsigned i = 0; i < bytes; i += 4)
+        while (word_at(words + i) == sentinel) {
+            pollers.emplace(piece, self);
+            block("a mailbox", here);
+        }
+    memcpy(out, place, bytes);
 }
 
 void store_remote(Address target, const void* value, unsigned bytes, Address barrier, void* here) {

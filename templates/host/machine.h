@@ -52,6 +52,6 @@ void store_remote(Address target, const void* value, unsigned bytes, Address bar
 
 // Mailboxes between ranks.
 void store_mailbox(void* target, const void* value, unsigned bytes, bool everywhere, void* here);
-void wait_for_words(const void* place, uint32_t sentinel, void* here);
+void wait_for_words(void* out, const void* place, unsigned bytes, uint32_t sentinel, void* here);
 
 }  // namespace machine

@@ -3,7 +3,11 @@
 #include "types.cuh"
 
 constexpr uint32_t kSentinel = 0xFFFFFFFFu;
+constexpr uint32_t kPartialSentinel = 0x80000000u;
 
+KGEN_OP inline void system_store(uint8_t* target, uint32_t word) {
+    machine::store_mailbox(target, &word, sizeof word, false, KGEN_HERE);
+}
 KGEN_OP inline void system_store(uint8_t* target, const Vec16& v) {
     machine::store_mailbox(target, &v, sizeof v, false, KGEN_HERE);
 }
@@ -16,4 +20,17 @@ KGEN_OP inline void multicast_store(uint8_t* target, const Vec16& v) {
 KGEN_OP inline void multicast_store(uint8_t* target, const Vec8& v) {
     machine::store_mailbox(target, &v, sizeof v, true, KGEN_HERE);
 }
-KGEN_OP inline void wait_for_words(const uint8_t* place) { machine::wait_for_words(place, kSentinel, KGEN_HERE); }
+
+template <uint32_t sentinel>
+KGEN_OP Vec16 wait_for_words(const uint8_t* place) {
+    Vec16 v;
+    machine::wait_for_words(&v, place, sizeof v, sentinel, KGEN_HERE);
+    return v;
+}
+
+template <uint32_t sentinel>
+KGEN_OP uint32_t wait_for_word(const uint8_t* place) {
+    uint32_t word;
+    machine::wait_for_words(&word, place, sizeof word, sentinel, KGEN_HERE);
+    return word;
+}

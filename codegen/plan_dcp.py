@@ -1,0 +1,138 @@
+"""The plans of the kernels around a DCP query: query_wait and dcp_value."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from .arch import Target
+from .blueprint import Plan, Schedule, entry_name, stack, work
+from .params import Array, Axis, ParamTable, Scalar, itemsize
+from .plan_value import LATENT, TILE, V, gated
+from .schema import DcpValue, QueryWait
+
+COLUMNS = 576  # of a query row
+CLUSTER = 4
+THREADS, WAIT_THREADS = 128, 256
+OUTPUTS = V // CLUSTER
+PITCH = 2 * LATENT + 16
+
+
+def _query_dtype(config: QueryWait | DcpValue) -> str:
+    return "bf16" if config.bf16 else "e4m3"
+
+
+def _mailbox_heads(config: QueryWait | DcpValue) -> int:
+    return config.q_heads or config.dcp * config.heads
+
+
+def _mailbox(config: QueryWait | DcpValue) -> Array:
+    return Array(
+        "mailbox",
+        _query_dtype(config),
+        (Axis(rows=True), Axis(_mailbox_heads(config)), Axis(COLUMNS)),
+        role="inout",
+        doc="this rank's query mailbox of this parity",
+    )
+
+
+def _constants(config: QueryWait | DcpValue) -> dict[str, bool | int | str]:
+    return {
+        "num_heads": config.heads,
+        "dcp": config.dcp,
+        "mailbox_heads": _mailbox_heads(config),
+        "value_bytes": itemsize(_query_dtype(config)),
+        "release": config.release,
+    }
+
+
+def plan_query_wait(config: QueryWait, chip: Target, schedule: Schedule | None) -> Plan:
+    """One CTA a token."""
+    moved = config.batch * config.dcp * config.heads * COLUMNS * itemsize(_query_dtype(config))
+    rows = Scalar("num_rows", "i32", default=config.batch, low=0, high=config.batch, doc="rows")
+    return Plan(
+        config=config,
+        target=chip,
+        schedule=schedule or Schedule("row", 1),
+        template="query_wait.cu.j2",
+        entry=entry_name(config),
+        grid=(config.batch, 1, 1),
+        cluster=1,
+        threads=WAIT_THREADS,
+        smem=(),
+        params=ParamTable(arrays=(_mailbox(config),), scalars=(rows,)),
+        constants=_constants(config),
+        work=work(moved, 0, chip),
+    )
+
+
+def plan_dcp_value(config: DcpValue, chip: Target, schedule: Schedule | None) -> Plan:
+    """A cluster of four CTAs for each head and 16 token rows."""
+    heads, batch, warps = config.heads, config.batch, THREADS // 32
+    token = config.dcp * heads * (6 * LATENT + 12) + heads * 4 * V
+    return Plan(
+        config=config,
+        target=chip,
+        schedule=schedule or Schedule("tiles", TILE),
+        template="dcp_value.cu.j2",
+        entry=entry_name(config),
+        grid=(CLUSTER, heads, ceil(batch / TILE)),
+        cluster=CLUSTER,
+        threads=THREADS,
+        smem=stack(
+            ("weights", OUTPUTS * PITCH, "w_uv [32, 512] BF16"),
+            ("latent", TILE * PITCH, "merged latent [16, 512] BF16"),
+            ("partials", warps * TILE * OUTPUTS * 4, f"[{warps} warps, 16, 32] FP32"),
+            ("barriers", 2 * 8, "mbarriers"),
+        ),
+        params=_value_params(config),
+        constants={**_constants(config), "q": config.q},
+        work=work(2 * heads * V * LATENT + batch * token, 2 * batch * heads * V * LATENT, chip),
+    )
+
+
+def _value_params(config: DcpValue) -> ParamTable:
+    heads, ranks = config.heads, config.dcp
+    per_request = Axis(rows=True, per=config.q)
+    table = gated(
+        config,
+        Array(
+            "rows",
+            "bf16",
+            (Axis(rows=True, stride="rows_stride"), Axis(ranks * heads), Axis(LATENT)),
+            doc="this rank's attention over its share of the context",
+        ),
+        Array(
+            "lse",
+            "f32",
+            (Axis(rows=True, stride="lse_stride"), Axis(ranks * heads)),
+            align=4,
+            doc="its log-sum-exp, base 2",
+        ),
+        Array("local_lengths", "i32", (per_request,), align=4, doc="of this rank's share"),
+        Array(
+            "w_uv",
+            "bf16",
+            (Axis(heads, stride="w_uv_stride"), Axis(V), Axis(LATENT)),
+            doc="W_UV of each head",
+            swapped=True,
+        ),
+        _mailbox(config),
+        Array(
+            "partials",
+            "bf16",
+            (Axis(ranks), Axis(size="capacity"), Axis(heads), Axis(LATENT)),
+            role="inout",
+            doc="this rank's mailbox of rows, of this parity",
+        ),
+        Array(
+            "lse_box",
+            "f32",
+            (Axis(ranks), Axis(size="lse_capacity"), Axis(heads)),
+            role="inout",
+            doc="this rank's mailbox of LSEs, of this parity",
+        ),
+        Array("partial_peers", "i64", (Axis(ranks),), align=8, doc="addresses of all partials"),
+        Array("lse_peers", "i64", (Axis(ranks),), align=8, doc="addresses of all lse_box"),
+    )
+    rank = Scalar("rank", "i32", low=0, high=ranks - 1, doc="of this GPU among the ranks")
+    return ParamTable(arrays=table.arrays, scalars=(*table.scalars, rank))
