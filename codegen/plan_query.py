@@ -77,7 +77,7 @@ def plan_query(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "late": config.late,
             "release": config.release,
             "dcp": config.dcp,
-            **(_dcp_constants(config) if config.dcp else {}),
+            **_dcp_constants(config),
             **options[schedule.scheme],
         },
         work=_query_work(config, chip),
