@@ -24,6 +24,7 @@ struct Params {
     int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 64, "the host packs 64 bytes");
+
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_gate_h8_b64(const __grid_constant__ Params params) {
     const int head = blockIdx.y, row = blockIdx.z * kNumTokens + threadIdx.x / kPieces;

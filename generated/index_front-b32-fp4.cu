@@ -7,12 +7,12 @@
 #include "index_key.cuh"
 #include "mma.cuh"
 
-constexpr int kNumTokens = 32;      // token rows of a CTA's tile
+constexpr int kNumTokens = 32;  // token rows of a CTA's tile
 constexpr int kClusterSize = 4;  // CTAs that share one head
-constexpr int kNumThreads = 288;    // 8 compute warps and the keys' warp
+constexpr int kNumThreads = 288;  // 8 compute warps and the keys' warp
 constexpr int kCtasPerSm = 2;
-constexpr bool kMx = false;                    // key scales as UE8M0 bytes
-constexpr bool kFp4 = true;                  // MXFP4 queries and keys
+constexpr bool kMx = false;  // key scales as UE8M0 bytes
+constexpr bool kFp4 = true;  // MXFP4 queries and keys
 constexpr bool kRelease = true;
 
 constexpr int kLoraColumns = 1536;
@@ -42,6 +42,7 @@ struct Params {
     int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 120, "the host packs 120 bytes");
+
 namespace {
 
 // The keys' warp: the rows of this tile are dealt over all of its CTAs.
@@ -62,6 +63,7 @@ __device__ void insert_keys(const Params& params, int first, int count, int cta,
 }
 
 }  // namespace
+
 constexpr int kSmemWeights = 0;
 constexpr int kSmemX = 100352;  // normalised x, then the peers' partial products
 constexpr int kSmemSums = 112896;
@@ -206,7 +208,7 @@ __device__ float store_query(const Params& params, const float (&y)[4], int64_t 
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_index_front_b32_fp4(const __grid_constant__ Params params) {
-    extern __shared__ __align__(128) uint8_t storage[];
+    uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;

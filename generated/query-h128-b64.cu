@@ -9,11 +9,11 @@
 #include "query_store.cuh"
 
 constexpr int kNumHeads = 128;
-constexpr int kNumTokens = 32;      // token rows of a CTA's tile
+constexpr int kNumTokens = 32;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
-constexpr int kNumThreads = 288;    // 8 compute warps and the KV insert's warp
+constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
-constexpr bool kDsa = false;          // the stock C++ form of the RMSNorm
+constexpr bool kDsa = false;  // the stock C++ form of the RMSNorm
 constexpr bool kStoreQc = false;
 constexpr bool kLate = false;
 constexpr bool kRelease = true;
@@ -49,6 +49,7 @@ struct Params {
     int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
+
 namespace {
 
 using Query = e4m3;  // element of the output
@@ -104,6 +105,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
 }
 
 }  // namespace
+
 constexpr int kSplits = 8;  // CTAs that share K
 constexpr int kSmemWeights = 0;
 constexpr int kSmemX = 76800;  // normalised x; before it w_uk, after it nope
@@ -218,7 +220,7 @@ __device__ Vec16 add_partials(const Smem& smem, int token, int row, int lane) {
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_query_h128_b64(const __grid_constant__ Params params) {
-    extern __shared__ __align__(128) uint8_t storage[];
+    uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;

@@ -24,9 +24,10 @@ struct Params {
     int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 48, "the host packs 48 bytes");
+
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_query_norm_b64(const __grid_constant__ Params params) {
-    extern __shared__ __align__(128) uint8_t storage[];
+    uint8_t* const storage = dynamic_shared();
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     const int row = blockIdx.x, column = 8 * threadIdx.x;
 

@@ -40,9 +40,10 @@ struct Params {
     int32_t num_rows;  // token rows
 };
 static_assert(sizeof(Params) == 80, "the host packs 80 bytes");
+
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_value_h8_b64(const __grid_constant__ Params params) {
-    extern __shared__ __align__(128) uint8_t storage[];
+    uint8_t* const storage = dynamic_shared();
     const SharedAddr weights = shared_addr(storage) + kSmemWeights, partials = shared_addr(storage) + kSmemPartials;
     const SharedAddr barrier = shared_addr(storage) + kSmemBarrier;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
