@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .codegen.api import Kernel, Prepared, gate, index_front, query, query_norm, value
+    from .codegen.emulation import Emulation, emulate
     from .codegen.errors import (
         ArgumentError,
         CacheWarning,
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
         ConfigError,
         DeviceError,
         DriverError,
+        EmulationError,
         KgenError,
         NotBuiltError,
         PlanError,
         RenderError,
     )
+    from .codegen.value_bmm import value_bmm
+    from .codegen.warmup import warmup
 
     __version__: str
 
@@ -35,6 +39,8 @@ __all__ = [
     "ConfigError",
     "DeviceError",
     "DriverError",
+    "Emulation",
+    "EmulationError",
     "Kernel",
     "KgenError",
     "NotBuiltError",
@@ -42,14 +48,22 @@ __all__ = [
     "Prepared",
     "RenderError",
     "__version__",
+    "emulate",
     "gate",
     "index_front",
     "query",
     "query_norm",
     "value",
+    "value_bmm",
+    "warmup",
 ]
 
-_API = ("Kernel", "Prepared", "gate", "index_front", "query", "query_norm", "value")
+_MODULES = {
+    **dict.fromkeys(("Kernel", "Prepared", "gate", "index_front"), "api"),
+    **dict.fromkeys(("query", "query_norm", "value"), "api"),
+    **dict.fromkeys(("Emulation", "emulate"), "emulation"),
+    **{name: name for name in ("value_bmm", "warmup")},
+}  # where a public name is, if not in `errors`
 
 
 def _version() -> str:
@@ -67,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = _version()
     else:
-        module = "api" if name in _API else "errors"
+        module = _MODULES.get(name, "errors")
         value = getattr(import_module(f".codegen.{module}", __name__), name)
     globals()[name] = value
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from pathlib import Path
@@ -10,39 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .codegen.command import ConfigCommand, Group, exit_code, setting_values, target_names
+from .codegen.command import (
+    LAZY,
+    ConfigCommand,
+    Group,
+    arch_option,
+    as_json,
+    exit_code,
+    folder_option,
+    print_json,
+    setting_values,
+    target_names,
+)
 
 if TYPE_CHECKING:
     from .codegen.build import Artifact
     from .codegen.schema import Config
-
-as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
-arch_option = click.option(
-    "--arch",
-    "archs",
-    multiple=True,
-    metavar="ARCH",
-    callback=lambda _ctx, _param, value: target_names(value),
-    help="target, may repeat [default: KGEN_ARCH, else the GPU here, else sm_90a]",
-)
-folder_option = click.option(
-    "-o",
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    callback=lambda _ctx, _param, value: value and _made(value),
-    help="put copies here",
-)
-
-
-def _made(folder: Path) -> Path:
-    from .codegen.errors import ConfigError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("--output", str(folder), f"cannot be made: {error.strerror}") from None
-    return folder
 
 
 def main() -> None:
@@ -56,11 +38,7 @@ def _show_warning(message: Warning | str, *_args: Any, **_kwargs: Any) -> None:
     click.echo(f"warning: {message}", err=True)
 
 
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, lazy=LAZY, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kgen", message="%(prog)s %(version)s")
 def kgen() -> None:
     """Fused CUDA kernels for MLA decode, generated from one schema and built without a toolkit."""
@@ -83,7 +61,9 @@ def build(
     """Build cubins: from the cache, else compiled now.
 
     Kernels are named by slugs (query-h8-b64) or by options, which take lists and ranges:
-    --heads 6,8,12 --batch 1-16,32 builds every combination. FOLDER receives copies.
+    --heads 6,8,12 --batch 1-16,32 builds every combination. Without --kernel these are all
+    kernels that one decode step needs: query and value, with --dsa also index_front. FOLDER
+    receives copies.
     """
     from .codegen import build as pipeline
     from .codegen import narration, report
@@ -100,7 +80,7 @@ def build(
     failed = [result for result in results if result.error]
     if as_json:
         errors = [{"slug": r.config.slug, "arch": r.arch, "error": str(r.error)} for r in failed]
-        _print_json({"kernels": built, "failed": errors, "summary": summary.data()})
+        print_json({"kernels": built, "failed": errors, "summary": summary.data()})
     else:
         for data in built:
             click.echo(report.artifact_line(data))
@@ -120,15 +100,16 @@ def _place(artifact: Artifact, folder: Path | None) -> Path | None:
 @arch_option
 @as_json
 def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> None:
-    """Show how kernels will run: grid, shared memory, bytes and the floor."""
+    """Show how kernels will run: grid, shared memory, bytes and the floor; of a step its sum."""
     from .codegen import report
     from .codegen.plan import plan as make_plan
 
     plans = [make_plan(config, arch) for config in configs for arch in archs]
     if as_json:
-        _print_json([report.plan_data(each) for each in plans])
+        print_json([report.plan_data(each) for each in plans])
     else:
-        click.echo("\n\n".join(map(report.plan_text, plans)))
+        steps = "\n".join(report.step_lines(plans))
+        click.echo("\n\n".join((*map(report.plan_text, plans), *filter(None, (steps,)))))
 
 
 @kgen.command()
@@ -164,7 +145,7 @@ def schema(table: bool) -> None:
     if table:
         click.echo(report.schema_tables())
     else:
-        _print_json(models.json_schema())
+        print_json(models.json_schema())
 
 
 @kgen.command(cls=ConfigCommand)
@@ -179,7 +160,7 @@ def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
 
     found = timing.run(configs, replays=replays)
     if as_json:
-        _print_json(found.data())
+        print_json(found.data())
     else:
         click.echo(found.text())
 
@@ -187,14 +168,32 @@ def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
 @kgen.command(cls=ConfigCommand)
 @click.option("--seed", type=click.IntRange(min=0), help="repeat the inputs of an earlier run")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--cpu", is_flag=True, help="run on the CPU, every access checked; needs g++ only")
+@click.option("--seeds", type=click.IntRange(min=1), help="with --cpu: how many [default: 2]")
 @as_json
-def verify(configs: tuple[Config, ...], seed: int | None, rounds: int, as_json: bool) -> None:
-    """Run kernels on the GPU here with fresh inputs, and judge them against the reference."""
-    from .codegen import verify as checks
+def verify(
+    configs: tuple[Config, ...],
+    seed: int | None,
+    rounds: int,
+    cpu: bool,
+    seeds: int | None,
+    as_json: bool,
+) -> None:
+    """Run kernels on the GPU here, or on the CPU, with fresh inputs, and judge them against the
+    reference."""
+    if seeds and not cpu:
+        raise click.UsageError("--seeds goes with --cpu; on a GPU it is --rounds")
+    if cpu:
+        from .codegen import verify_cpu
 
-    outcomes = [checks.verify(config, seed=seed, rounds=rounds) for config in configs]
+        arch, count = target_names(())[0], seeds or verify_cpu.SEEDS
+        outcomes = [verify_cpu.verify(c, seed=seed, seeds=count, arch=arch) for c in configs]
+    else:
+        from .codegen import verify as checks
+
+        outcomes = [checks.verify(config, seed=seed, rounds=rounds) for config in configs]
     if as_json:
-        _print_json([outcome.data() for outcome in outcomes])
+        print_json([outcome.data() for outcome in outcomes])
     else:
         click.echo("\n\n".join(outcome.text() for outcome in outcomes))
     if not all(outcome.right for outcome in outcomes):
@@ -216,7 +215,7 @@ def inspect(
     if sass or ptx:
         click.echo("\n".join(part for each in found for part in each.listings(sass, ptx)))
     elif as_json:
-        _print_json([each.data() for each in found])
+        print_json([each.data() for each in found])
     else:
         click.echo("\n\n".join(each.text() for each in found))
 
@@ -231,7 +230,7 @@ def env(ctx: click.Context, table: bool, as_json: bool) -> None:
 
     values = setting_values(ctx)
     if as_json:
-        _print_json(values)
+        print_json(values)
     elif table:
         header = ("Setting", "Flag", "Default", "Meaning")
         rows = ((f"`{v['name']}`", f"`{v['flag']}`", v["default"], v["doc"]) for v in values)
@@ -252,47 +251,10 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     findings = probes.examine()
     if as_json:
-        _print_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         click.echo(report.findings_text(findings))
     ctx.exit(0 if probes.healthy(findings) else 1)
-
-
-@kgen.group()
-def cache() -> None:
-    """Look at the cache, or empty it."""
-
-
-@cache.command("dir")
-def cache_dir() -> None:
-    """Print the cache's folder."""
-    from .codegen.cache import Cache
-
-    click.echo(Cache().root)
-
-
-@cache.command("ls")
-@as_json
-def cache_ls(as_json: bool) -> None:
-    """List what has been built."""
-    from .codegen import report
-    from .codegen.cache import Cache
-
-    entries = list(Cache().entries())
-    if as_json:
-        _print_json([report.entry_data(entry) for entry in entries])
-    elif entries:
-        click.echo(report.aligned(map(report.entry_row, entries)))
-    click.echo(f"{len(entries)} kernels", err=True)
-
-
-@cache.command("clear")
-def cache_clear() -> None:
-    """Remove every built kernel."""
-    from .codegen.cache import Cache
-
-    store = Cache()
-    click.echo(f"{store.clear()} kernels removed from {store.root}", err=True)
 
 
 if __name__ == "__main__":

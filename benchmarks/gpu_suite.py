@@ -1,9 +1,9 @@
 """Run all that needs a GPU, and print a short summary; logs go to a folder.
 
-    python benchmarks/gpu_suite.py --output logs [--only tests,sanitizer,bench]
+    python benchmarks/gpu_suite.py --output logs [--only tests,examples,sanitizer,bench]
 
 Runs in place, installed or not, and needs no network. The exit code is 1 if anything failed; what
-a machine lacks (compute-sanitizer, pytest-xdist) is said, and is no failure.
+a machine lacks (compute-sanitizer, pytest-xdist, PyTorch) is said, and is no failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = ("tests", "sanitizer", "bench")
+STEPS = ("tests", "examples", "sanitizer", "bench")
 TOOLS = ("memcheck", "racecheck")
 TOGETHER = 3  # sanitizers at a time
 LIMIT = 400  # seconds of one step
@@ -96,8 +96,17 @@ def tests(runner: Runner, workers: int) -> Iterator[Outcome]:
     yield runner.run("pytest gpu bench", (*pytest, "-s", "-m", "gpu and bench"), counted)
 
 
+def examples(runner: Runner) -> Iterator[Outcome]:
+    """Every example, with PyTorch."""
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        if importlib.util.find_spec("torch"):
+            yield runner.run(f"example {path.stem}", (sys.executable, str(path)), r"^error")
+        else:
+            yield Outcome(f"example {path.stem}", "not run: no PyTorch", 0, False)
+
+
 def sanitizer(runner: Runner) -> Iterator[Outcome]:
-    """memcheck and racecheck of every schedule in all its forms."""
+    """memcheck and racecheck of the query's schedules in all forms, and of the other families."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         yield Outcome("sanitizer", "not run: no compute-sanitizer on the path", 0, False)
@@ -117,9 +126,11 @@ def sanitizer(runner: Runner) -> Iterator[Outcome]:
 
 
 def benchmarks(runner: Runner) -> Iterator[Outcome]:
-    """All times; performance-report.log is the Markdown."""
+    """All times; performance-report.log and value_bmm.log are the Markdown."""
     command = (sys.executable, "benchmarks/performance.py")
     yield runner.run("performance report", command, r"^\| `kgen --help`")
+    ways = (sys.executable, "benchmarks/value_bmm.py")
+    yield runner.run("value_bmm", ways, r"^\| \d+x\d+ \|")
 
 
 def main() -> None:
@@ -139,6 +150,7 @@ def main() -> None:
         runner = Runner(environment(Path(folder)), logs)
         made = {
             "tests": lambda: tests(runner, args.workers),
+            "examples": lambda: examples(runner),
             "sanitizer": lambda: sanitizer(runner),
             "bench": lambda: benchmarks(runner),
         }

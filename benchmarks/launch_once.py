@@ -1,4 +1,4 @@
-"""Launch query kernels of one schedule once or twice, small: what compute-sanitizer looks at.
+"""Launch kernels of one schedule or family once or twice, small: what compute-sanitizer looks at.
 
     compute-sanitizer --tool racecheck python benchmarks/launch_once.py rows-8-1
 
@@ -8,12 +8,13 @@ Prints every kernel that ran. Values are not judged here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from kgen.codegen import apart, api, bench, nvml, schema
+from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
+from kgen.codegen.plan_front import VARIANTS
 
 FORMS: tuple[dict[str, bool], ...] = (
     {},
@@ -24,35 +25,59 @@ FORMS: tuple[dict[str, bool], ...] = (
     {"release": False},
 )
 HEADS = 2
+OTHERS = ("query_norm-b19", "value-h2-b20-q4", "value-h2-b19-no_release", "gate-h2-b20-q4")
+FRONTS = ("index_front-b35", "index_front-b35-mx", "index_front-b35-fp4")
+FRONT_TOKENS = 32  # of a CTA: two tiles of 35 rows
+
+Case = tuple[schema.Config, Schedule | None]
+
+
+def cases() -> dict[str, list[Case]]:
+    """What there is to launch, by name: the query's schedules in all forms, the other families."""
+    found: dict[str, list[Case]] = {}
+    for name, schedule in apart.schedules().items():
+        shape = {"heads": HEADS, "batch": schedule.tokens + 3}
+        found[name] = [(schema.make("query", shape | form), schedule) for form in FORMS]
+    for slug in OTHERS:
+        config = schema.parse_slug(slug)
+        found.setdefault(config.kernel, []).append((config, None))
+    for scheme, variant in VARIANTS.items():
+        schedule = Schedule(scheme, FRONT_TOKENS, variant.k_splits)
+        found[f"index_front-{scheme}"] = [(schema.parse_slug(slug), schedule) for slug in FRONTS]
+    return found
 
 
 def launch(kernel: api.Kernel) -> None:
-    """Two chained launches: a full one, and one of fewer rows, some without a slot."""
+    """Two chained launches: a full one, and one of fewer rows; some have no slot or no length."""
     import cupy
 
     arrays: dict[str, Any] = bench.device_arrays(kernel.plan.params)
-    slots = arrays["slots"].get()
-    slots[1::3] = -1
-    arrays["slots"] = cupy.asarray(slots.astype(np.int64))
+    for name in {"slots", "lengths"} & arrays.keys():  # some rows have none, or are empty
+        values = arrays[name].get()
+        values[1::3] = -1
+        arrays[name] = cupy.asarray(values)
     cupy.cuda.Device().synchronize()
     kernel(**arrays)
     kernel(**arrays, num_rows=max(1, kernel.plan.tokens - 3))
     cupy.cuda.Device().synchronize()
 
 
+def kernels(listed: list[Case]) -> Iterator[api.Kernel]:
+    """The kernels of cases; what cannot be built is said."""
+    arch = nvml.default_arch()
+    for config, schedule in listed:
+        try:
+            yield apart.forced(config, schedule, arch) if schedule else api.kernel(config, arch)
+        except (NotBuiltError, PlanError) as error:
+            print(f"not run: {config.slug}: {error}", flush=True)
+
+
 def main() -> None:
-    """Run every form of the schedule that is named."""
-    known = apart.schedules()
+    """Run every kernel of the schedule or family that is named."""
+    known = cases()
     if len(sys.argv) != 2 or sys.argv[1] not in known:
         sys.exit(f"name a schedule: {', '.join(known)}")
-    schedule = known[sys.argv[1]]
-    for form in FORMS:
-        fields = {"heads": HEADS, "batch": schedule.tokens + 3, **form}
-        try:
-            kernel = apart.forced(schema.make("query", fields), schedule, nvml.default_arch())
-        except (NotBuiltError, PlanError) as error:
-            print(f"not run: {form}: {error}", flush=True)
-            continue
+    for kernel in kernels(known[sys.argv[1]]):
         launch(kernel)
         print(f"ran {kernel.config.slug}", flush=True)
 

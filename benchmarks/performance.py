@@ -61,6 +61,19 @@ TARGETS = (
     Target(6, 8, 6.30, 2.82),
     Target(6, 64, 8.80, 6.0),
 )
+# SPEC section 6: microseconds a step of the original kernels of the other families.
+OTHERS = {
+    "value-h8-b1": 1.98,
+    "value-h8-b16": 2.11,
+    "value-h8-b64": 2.74,
+    "value-h12-b1": 1.99,
+    "value-h12-b16": 2.31,
+    "value-h12-b64": 3.33,
+    "index_front-b1": 6.86,
+    "index_front-b8": 11.85,
+    "index_front-b16": 13.38,
+    "index_front-b32": 18.86,
+}
 GOAL = 1.5  # times the larger of floor and yardstick
 BOUND_US, CHECKED_US = 5.0, 25.0
 COMPILE_S = 1.2
@@ -102,6 +115,28 @@ def step_row(target: Target, timing: bench.Timing, found: bench.Report) -> tuple
         timing.schedule,
         *(f"{number:.2f}" for number in (*numbers, target.limit)),
         verdict(timing.measured, target.limit),
+        f"{goal:.2f}",
+    )
+
+
+def others(replays: int) -> Iterator[str]:
+    """The same of the other families; none may be slower than the original."""
+    found = bench.run(map(schema.parse_slug, OTHERS), replays=replays)
+    yield f"By the same method; yardstick in this run: **{found.yardstick:.2f}**."
+    header = ("kernel", "schedule", "floor", "measured", "/ floor", "original", "within", "goal")
+    pairs = zip(OTHERS.values(), found.timings, strict=True)
+    yield report.markdown(header, (other_row(*pair, found) for pair in pairs))
+
+
+def other_row(original: float, timing: bench.Timing, found: bench.Report) -> tuple[str, ...]:
+    """One line of the table of :func:`others`."""
+    goal = GOAL * max(timing.floor, found.yardstick)
+    numbers = (timing.floor, timing.measured, found.ratios(timing)[0], original)
+    return (
+        timing.slug,
+        timing.schedule,
+        *(f"{number:.2f}" for number in numbers),
+        verdict(timing.measured, original),
         f"{goal:.2f}",
     )
 
@@ -167,7 +202,8 @@ def compiles() -> Iterator[str]:
         f" one process, nothing cached. Limit {COMPILE_S} s for the largest."
     )
     header = ("kernel", "schedule", "seconds", "registers", "shared memory", "cubin bytes")
-    rows = [compile_row(target.slug, name) for target in TARGETS]
+    slugs = (*(target.slug for target in TARGETS), *OTHERS)
+    rows = [compile_row(slug, name) for slug in slugs]
     longest = max(float(row[2]) for row in rows)
     yield report.markdown(header, rows)
     yield f"Longest {longest:.3f} s; within the limit: {verdict(longest, COMPILE_S)}."
@@ -239,6 +275,7 @@ def main() -> None:
     replays = parser.parse_args().replays
     sections: tuple[tuple[str, bool, Callable[[], Iterator[str]]], ...] = (
         ("Steps on the GPU", True, lambda: steps(replays)),
+        ("Steps of the other families", True, lambda: others(replays)),
         ("CPU time of a launch", True, launches),
         ("Compile times", False, compiles),
         ("Commands", False, commands),

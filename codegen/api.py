@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache, lru_cache
 from typing import Any
 
 from . import nvml, schema, settings, streams
@@ -43,12 +44,12 @@ def query(*, arch: str | None = None, **fields: Any) -> Kernel:
     >>> out = query(qkv, w_qa=w_qa, w_kva=w_kva, w_qb=w_qb, w_uk=w_uk, cache=cache,
     ...             slots=slots, q_scale_inv=q_scale_inv, k_scale_inv=k_scale_inv)
     """
-    return kernel(schema.make("query", fields), arch)
+    return kernel(_config("query", fields), arch)
 
 
 def query_norm(*, arch: str | None = None, **fields: Any) -> Kernel:
     """The q_c rows alone, for a ``query`` with ``store_qc`` off: ``batch``; see :func:`query`."""
-    return kernel(schema.make("query_norm", fields), arch)
+    return kernel(_config("query_norm", fields), arch)
 
 
 def value(*, arch: str | None = None, **fields: Any) -> Kernel:
@@ -58,12 +59,12 @@ def value(*, arch: str | None = None, **fields: Any) -> Kernel:
     [rows, H, 512], ``w_uv`` [H, 128, 512] or its view [H, 512, 128], ``gate`` [rows, H*128],
     all bfloat16, and ``lengths`` [rows / q] int32; returns ``out`` [rows, H*128] bfloat16.
     """
-    return kernel(schema.make("value", fields), arch)
+    return kernel(_config("value", fields), arch)
 
 
 def gate(*, arch: str | None = None, **fields: Any) -> Kernel:
     """The sigmoid gate of ``values`` [H, rows, 128] that a batched GEMM made; see :func:`value`."""
-    return kernel(schema.make("gate", fields), arch)
+    return kernel(_config("gate", fields), arch)
 
 
 def index_front(*, arch: str | None = None, **fields: Any) -> Kernel:
@@ -73,12 +74,47 @@ def index_front(*, arch: str | None = None, **fields: Any) -> Kernel:
     offsets ``key`` and ``weight``; returns ``q_out`` [rows, 32, 128] and ``w_out`` [rows, 32],
     with ``fp4`` ``q_out`` [rows, 32, 64], ``q_scale`` [rows, 32, 4] and ``w_out``.
     """
-    return kernel(schema.make("index_front", fields), arch)
+    return kernel(_config("index_front", fields), arch)
+
+
+def _config(kernel: str, fields: dict[str, Any]) -> Config:
+    try:
+        return _made(kernel, **fields)
+    except TypeError:  # a value that cannot be hashed is no field's
+        return schema.make(kernel, fields)
+
+
+@lru_cache(typed=True)  # 8.0 is not 8, nor True 1
+def _made(kernel: str, /, **fields: Any) -> Config:
+    return schema.make(kernel, fields)
 
 
 def kernel(config: Config, arch: str | None = None) -> Kernel:
-    """The kernel of any configuration; see :func:`query`."""
-    return Kernel(build(config, arch or settings.ARCH.value() or nvml.default_arch()))
+    """The kernel of any configuration; see :func:`query`. A process has one of each."""
+    name = config, arch or default_arch()
+    found = _kernels.get(name)
+    if found is None:
+        found = _kernels[name] = adopt(build(*name))
+    return found
+
+
+def default_arch() -> str:
+    """The target where none is given: the setting's, else that of the GPU here, else sm_90a."""
+    return settings.ARCH.value() or _arch_here()
+
+
+def adopt(artifact: Artifact) -> Kernel:
+    """The process's kernel of ``artifact``'s configuration and target, made of it if need be."""
+    name = artifact.plan.config, artifact.plan.target.name
+    return _kernels.setdefault(name, Kernel(artifact))
+
+
+_kernels: dict[tuple[Config, str], Kernel] = {}  # by configuration and target as asked for
+
+
+@cache
+def _arch_here() -> str:
+    return nvml.default_arch()
 
 
 class Kernel:

@@ -7,7 +7,7 @@ one set. Programmatic launches are chained in one CUDA graph; a time is the medi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
@@ -138,22 +138,29 @@ def _timing(timed: Kernel, replays: int) -> Timing:
 
 def measure(timed: Kernel, replays: int) -> tuple[float, int]:
     """Microseconds a step of ``timed``, and the weight sets that took turns."""
+    sets = array_sets(timed.plan.params)
+    return graph_time([timed.bind(**arrays) for arrays in sets], replays), len(sets)
+
+
+def graph_time(steps: Sequence[Callable[[Any], Any]], replays: int) -> float:
+    """Microseconds of one of ``steps``, which take turns in one graph; each launches on the stream
+    that it is given."""
     import cupy
 
-    sets = array_sets(timed.plan.params)
-    steps = [timed.bind(**arrays) for arrays in sets]
-    steps *= ceil(STEPS / len(steps))
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
+        steps[0](stream)  # libraries set up what belongs to a stream
+        stream.synchronize()
         stream.begin_capture()
-        for step in steps:
-            step()
+        turns = ceil(STEPS / len(steps))
+        for step in (*steps,) * turns:
+            step(stream)
         graph = stream.end_capture()
     for _ in range(WARM_UPS):
         graph.launch(stream)
     times = [_replay(graph, stream) for _ in range(replays)]
-    return statistics.median(times) / len(steps) * 1e3, len(sets)
+    return statistics.median(times) / (turns * len(steps)) * 1e3
 
 
 def _replay(graph: Any, stream: Any) -> float:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from . import compiler, machine, settings
+from . import cache as caches
+from . import compiler, machine, missing, packages, settings
 from .arch import DEFAULT, Target
-from .cache import Cache, Entry, key
+from .cache import Cache, Entry
 from .compiler import Cubin, Resources
-from .errors import CacheWarning, ConfigError
+from .errors import CompileError, ConfigError
+from .keys import Identity, identity
 from .plan import Plan, plan
 from .render import Source, render
 
@@ -34,8 +34,8 @@ class Artifact:
     cubin: Cubin
     key: str
     path: Path | None
-    origin: Literal["cache", "compiled"]
-    seconds: float
+    origin: Literal["package", "cache", "compiled"]
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,13 @@ class Result:
 
 
 def build(
-    config: Config, arch: str | Target | None = None, *, cache: Cache | None = None
+    config: Config,
+    arch: str | Target | None = None,
+    *,
+    cache: Cache | None = None,
+    packaged: bool = True,
 ) -> Artifact:
-    """The cubin of ``config`` for ``arch``: from a cache, else compiled now and stored.
+    """The cubin of ``config`` for ``arch``: packaged, cached, or compiled now and stored.
 
     Parameters
     ----------
@@ -62,6 +66,8 @@ def build(
     cache
         The cache to ask and to fill, else the one of ``KGEN_CACHE_DIR``. Those of
         ``KGEN_CACHE_PATH`` are asked after it.
+    packaged
+        Whether installed packages are asked first.
 
     Raises
     ------
@@ -73,20 +79,54 @@ def build(
     """
     started = time.perf_counter()
     planned = plan(config, arch or settings.ARCH.value() or DEFAULT)
-    target = planned.target.name
     source = render(planned)
-    digest = key(source, target, compiler.options(target), compiler.nvrtc_build())
     cache = cache or Cache()
-    _dump(source, target)
-    entry = _look_up(digest, cache)
-    cubin = _cubin(entry, source, target) if entry else _compile(planned, source)
-    path = entry.path if entry else _store(cache, digest, cubin, planned, source)
-    _dump(source, target, cubin)
-    seconds = time.perf_counter() - started
-    origin: Literal["cache", "compiled"] = "cache" if entry else "compiled"
-    artifact = Artifact(planned, cubin, digest, path, origin, seconds)
+    _dump(source, planned.target.name)
+    artifact = find(planned, source, cache, packaged) or _compiled(planned, source, cache)
+    _dump(source, planned.target.name, artifact.cubin)
+    artifact = replace(artifact, seconds=time.perf_counter() - started)
     _tell(artifact)
     return artifact
+
+
+def find(planned: Plan, source: Source, cache: Cache, packaged: bool = True) -> Artifact | None:
+    """What there is without compiling, in the order of look-up: packages, then caches."""
+    if packaged and (packed := packages.find(planned, source)):
+        return Artifact(planned, packed.cubin, packed.key, packed.path, "package")
+    try:
+        digest = identify(planned, source).key
+    except CompileError:
+        if settings.JIT.value():
+            raise
+        return None  # no NVRTC, and none is needed
+    return _cached(planned, source, cache, digest)
+
+
+def identify(planned: Plan, source: Source) -> Identity:
+    """The fields that make the key of a kernel, the NVRTC of this process among them."""
+    arch = planned.target.name
+    return identity(source, arch, compiler.options(arch), compiler.nvrtc_build())
+
+
+def _cached(planned: Plan, source: Source, cache: Cache, digest: str) -> Artifact | None:
+    entry = caches.find(digest, caches.path(cache))
+    if entry is None:
+        return None
+    cubin = _cubin(entry, source, planned.target.name)
+    return Artifact(planned, cubin, digest, entry.path, "cache")
+
+
+def _compiled(planned: Plan, source: Source, cache: Cache) -> Artifact:
+    if not settings.JIT.value():
+        raise missing.forbidden(planned, caches.path(cache))
+    fields = identify(planned, source)
+    with caches.turn(fields.key, cache):
+        if found := _cached(planned, source, cache, fields.key):  # built while we waited
+            return found
+        cubin = compiler.compile(source, planned.target.name)
+        facts = _facts(fields, cubin, planned, source)
+        path = caches.store(cache, fields.key, cubin.image, facts)
+    return Artifact(planned, cubin, fields.key, path, "compiled")
 
 
 def build_many(
@@ -94,6 +134,7 @@ def build_many(
     archs: Iterable[str],
     jobs: int | None = None,
     on_done: Callable[[Result], None] = lambda result: None,
+    packaged: bool = True,
 ) -> list[Result]:
     """Build every configuration for every target, ``jobs`` at a time.
 
@@ -106,7 +147,7 @@ def build_many(
     targets = tuple(archs)
     work = [(config, arch) for config in configs for arch in targets]
     with ThreadPoolExecutor(job_count(jobs)) as pool:
-        futures = [pool.submit(_attempt, config, arch) for config, arch in work]
+        futures = [pool.submit(_attempt, config, arch, packaged) for config, arch in work]
         try:
             for future in as_completed(futures):
                 on_done(future.result())
@@ -124,16 +165,11 @@ def job_count(asked: int | None = None) -> int:
     return min(asked or limit, limit)
 
 
-def _attempt(config: Config, arch: str) -> Result:
+def _attempt(config: Config, arch: str, packaged: bool) -> Result:
     try:
-        return Result(config, arch, build(config, arch))
+        return Result(config, arch, build(config, arch, packaged=packaged))
     except Exception as error:
         return Result(config, arch, None, error)
-
-
-def _look_up(digest: str, cache: Cache) -> Entry | None:
-    caches = (cache, *map(Cache, settings.CACHE_PATH.value()))
-    return next((entry for each in caches if (entry := each.get(digest))), None)
 
 
 def _cubin(entry: Entry, source: Source, arch: str) -> Cubin:
@@ -144,54 +180,30 @@ def _cubin(entry: Entry, source: Source, arch: str) -> Cubin:
 
 def ptx(planned: Plan) -> str:
     """The PTX of a plan, compiled now: no cache holds it."""
-    _check_jit(planned, "is compiled to show its PTX; set it to 1")
+    if not settings.JIT.value():
+        name = f"{planned.config.slug} for {planned.target.name}"
+        raise ConfigError(
+            settings.JIT.name, "0", f"{name} is compiled to show its PTX; set it to 1"
+        )
     return compiler.ptx(render(planned), planned.target.name)
 
 
-def _compile(planned: Plan, source: Source) -> Cubin:
-    _check_jit(planned, "is in no cache; set it to 1, or build the kernel beforehand")
-    return compiler.compile(source, planned.target.name)
+def _facts(fields: Identity, cubin: Cubin, planned: Plan, source: Source) -> dict[str, Any]:
+    from .. import __version__
 
-
-def _check_jit(planned: Plan, text: str) -> None:
-    if not settings.JIT.value():
-        name = f"{planned.config.slug} for {planned.target.name}"
-        raise ConfigError(settings.JIT.name, "0", f"{name} {text}")
-
-
-def _store(cache: Cache, digest: str, cubin: Cubin, planned: Plan, source: Source) -> Path | None:
-    meta = {
+    return {
         "config": planned.config.slug,
         "arch": cubin.arch,
         "template": source.template,
         "entry": cubin.entry,
+        "kgen": __version__,
         "nvrtc": compiler.nvrtc_build(),
         "options": compiler.options(cubin.arch),
+        "fields": dict(fields.fields),
         "resources": asdict(cubin.resources),
         "log": cubin.log,
         "seconds": round(cubin.seconds, 4),
     }
-    try:
-        return cache.put(digest, cubin.image, meta)
-    except OSError as error:
-        _warn_once(cache.root, error)
-        return None
-
-
-_warned: set[Path] = set()
-_warning = Lock()
-
-
-def _warn_once(root: Path, error: OSError) -> None:
-    with _warning:
-        if root in _warned:
-            return
-        _warned.add(root)
-    text = (
-        f"the cache {root} cannot be written ({error.strerror or error}): kernels are built in "
-        f"memory; set {settings.CACHE_DIR.name} to a writable folder"
-    )
-    warnings.warn(text, CacheWarning, stacklevel=4)
 
 
 def _dump(source: Source, arch: str, cubin: Cubin | None = None) -> None:

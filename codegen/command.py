@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
+from importlib import import_module
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,21 +66,60 @@ class ConfigCommand(Command):
         return [*config_params(tuple(KERNELS.values())), *super().get_params(ctx)]
 
     def invoke(self, ctx: click.Context) -> Any:
-        from .matrix import select
         from .schema import KERNELS
 
         derived = config_params(tuple(KERNELS.values()))
         values = {str(param.name): ctx.params.pop(str(param.name)) for param in derived}
         slugs, kernel = values.pop("slugs"), values.pop("kernel")
         given = {name: value for name, value in values.items() if value is not None}
-        ctx.params["configs"] = select(slugs, kernel, given)
+        ctx.params["configs"] = self.select(slugs, kernel, given)
         return super().invoke(ctx)
+
+    def select(
+        self, names: tuple[str, ...], kernel: str | None, given: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """What the command line names; without ``kernel`` all that a decode step needs."""
+        from .matrix import select
+
+        archs = click.get_current_context().params.get("archs") or target_names(())
+        return select(names, kernel, given, self.make, archs)
+
+    def make(self, kernel: str, fields: Mapping[str, Any]) -> Any:
+        """What the callback gets for the fields of a family."""
+        from .schema import make
+
+        return make(kernel, fields)
 
 
 class Group(click.Group):
-    """A group whose commands end with a message and an exit code, never a traceback."""
+    """A group whose commands end with a message and an exit code, never a traceback.
+
+    ``lazy`` maps commands to the modules of this package that define them by those names.
+    """
 
     command_class = Command
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if module := self._lazy.get(name):
+            found: click.Command = getattr(import_module(f".{module}", __package__), name)
+            return found
+        return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:  # it looks for names like it in the loaded ones only
+            known = self.list_commands(ctx)
+            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -156,11 +198,9 @@ def config_params(models: tuple[type[Config], ...]) -> tuple[click.Parameter, ..
     families = click.Option(
         ["--kernel"],
         type=click.Choice([model.kernel for model in models]),
-        default=models[0].kernel,
-        show_default=True,
-        help="kernel family",
+        help="kernel family [default: all that one decode step needs]",
     )
-    slugs = click.Argument(["slugs"], nargs=-1, metavar="[SLUG]...")
+    slugs = click.Argument(["slugs"], nargs=-1, metavar="[SLUG|MATRIX.toml]...")
     return (slugs, families, *map(_field_option, fields.values()))
 
 
@@ -201,3 +241,39 @@ def _target_name(name: str) -> str:
     if found != name:
         click.echo(f"note: {name} is promoted to {found}", err=True)
     return found
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
+arch_option = click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="ARCH",
+    callback=lambda _ctx, _param, value: target_names(value),
+    help="target, may repeat [default: KGEN_ARCH, else the GPU here, else sm_90a]",
+)
+folder_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    callback=lambda _ctx, _param, value: value and _made(value),
+    help="put copies here",
+)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--output", str(folder), f"cannot be made: {error.strerror}") from None
+    return folder
+
+
+def print_json(data: Any) -> None:
+    """``data`` on stdout."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+# Commands with modules of their own, which are loaded when they are asked for.
+LAZY = {"cache": "cache_cli", "package": "package_cli", "coverage": "package_cli"}

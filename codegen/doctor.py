@@ -87,15 +87,17 @@ def _gpus() -> Details:
 
 
 def _cache() -> Details:
-    from .cache import Cache
+    from .cache import Cache, Entry
 
     cache = Cache()
-    root, sizes = cache.root, [len(entry.image) for entry in cache.entries()]
+    found = list(cache.examine())
+    sizes = [len(each.image) for each in found if isinstance(each, Entry)]
     return {
-        "folder": str(root),
-        "writable": _writable(root),
+        "folder": str(cache.root),
+        "writable": _writable(cache.root),
         "kernels": len(sizes),
         "bytes": sum(sizes),
+        "not loaded": len(found) - len(sizes),
     }
 
 

@@ -1,14 +1,24 @@
-"""Matrix syntax: ``heads=6,8,12 batch=1-16,32`` names every combination of its values."""
+"""Matrix syntax: ``heads=6,8,12 batch=1-16,32`` names every combination of its values.
+
+A matrix file is TOML: a list ``slugs``, and tables named by kernel families, ``[[query]]``, whose
+keys are fields of the schema and whose values are numbers, booleans, matrix syntax or lists.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
+from . import steps
 from .errors import ConfigError
 from .schema import Config, Option, make, model_of, options, parse_slug
+
+T = TypeVar("T")
+SUFFIX = ".toml"  # what tells a matrix file from a slug
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -52,22 +62,90 @@ def _syntax(option: Option) -> str:
 
 def expand(kernel: str, given: Mapping[str, Any]) -> tuple[Config, ...]:
     """Every combination of the values ``given`` (texts in matrix syntax, or booleans)."""
+    return tuple(_expand(kernel, given, make))
+
+
+def _expand(
+    kernel: str, given: Mapping[str, Any], make: Callable[[str, Mapping[str, Any]], T]
+) -> Iterator[T]:
     known = {option.name: option for option in options(model_of(kernel))}
-    axes = {name: _axis(known.get(name), value) for name, value in given.items()}
-    combinations = itertools.product(*axes.values())
-    return tuple(make(kernel, dict(zip(axes, point, strict=True))) for point in combinations)
+    for point in _points(known, given):
+        yield make(kernel, point)
 
 
-def _axis(option: Option | None, value: Any) -> tuple[Any, ...]:
+def _points(known: Mapping[str, Option], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    axes = {name: _axis(name, known.get(name), value) for name, value in given.items()}
+    for point in itertools.product(*axes.values()):
+        yield dict(zip(axes, point, strict=True))
+
+
+def _axis(name: str, option: Option | None, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, list):
+        if not value:
+            raise ConfigError(name, value, "a list has at least one value")
+        return tuple(itertools.chain.from_iterable(_axis(name, option, each) for each in value))
     return values(option, value) if option and isinstance(value, str) else (value,)
 
 
-def select(slugs: Iterable[str], kernel: str, given: Mapping[str, Any]) -> tuple[Config, ...]:
-    """The configurations named by ``slugs`` and by the options ``given``, each once."""
-    return tuple(dict.fromkeys(_select(tuple(slugs), kernel, given)))
+def select(
+    names: Iterable[str],
+    kernel: str | None,
+    given: Mapping[str, Any],
+    make: Callable[[str, Mapping[str, Any]], T] = make,  # type: ignore[assignment]
+    archs: Iterable[str | None] = (None,),
+) -> tuple[T, ...]:
+    """What slugs and matrix files ``names`` and the options ``given`` name, each once.
+
+    Without ``kernel`` the options name all kernels of a decode step on ``archs``. ``make`` turns
+    a family and its fields into what is returned.
+    """
+    named = tuple(names)
+    found = list(_named_ones(named, make))
+    if given or not named:
+        found += _expand(kernel, given, make) if kernel else _steps(given, make, tuple(archs))
+    return tuple(dict.fromkeys(found))
 
 
-def _select(slugs: tuple[str, ...], kernel: str, given: Mapping[str, Any]) -> Iterator[Config]:
-    yield from map(parse_slug, slugs)
-    if given or not slugs:
-        yield from expand(kernel, given)
+def _named_ones(names: tuple[str, ...], make: Callable[[str, Mapping[str, Any]], T]) -> Iterator[T]:
+    for name in names:
+        yield from _read(Path(name), make) if name.endswith(SUFFIX) else (_named(name, make),)
+
+
+def _steps(
+    given: Mapping[str, Any],
+    make: Callable[[str, Mapping[str, Any]], T],
+    archs: tuple[str | None, ...],
+) -> Iterator[T]:
+    for point in _points(steps.step_options(), given):
+        for kernel, fields in steps.kernels(point, archs):
+            yield make(kernel, fields)
+
+
+def _named(slug: str, make: Callable[[str, Mapping[str, Any]], T]) -> T:
+    config = parse_slug(slug)
+    return make(config.kernel, dict(config))
+
+
+def _read(path: Path, make: Callable[[str, Mapping[str, Any]], T]) -> Iterator[T]:
+    """What a matrix file names, in its order, slugs first."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError("matrix file", str(path), f"cannot be read: {reason}") from None
+    for slug in _list(path, "slugs", content.pop("slugs", []), str):
+        yield _named(slug, make)
+    for kernel, tables in content.items():
+        fields = [option.name for option in options(model_of(kernel))]
+        for table in _list(path, kernel, tables, dict):
+            for name in table.keys() - set(fields):
+                allowed = f"{kernel} has the fields {', '.join(fields)}"
+                raise ConfigError(name, table[name], allowed)
+            yield from _expand(kernel, table, make)
+
+
+def _list(path: Path, name: str, value: Any, kind: type[T]) -> list[T]:
+    if not isinstance(value, list) or not all(isinstance(each, kind) for each in value):
+        what = "a list of slugs" if kind is str else f"tables, [[{name}]]"
+        raise ConfigError(f"{path}: {name}", value, f"allowed is {what}")
+    return value

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from .build import Result
 
-COLORS = {"compiled": "green", "cache": "cyan", "failed": "red"}
+COLORS = {"compiled": "green", "cache": "cyan", "package": "cyan", "failed": "red"}
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,11 @@ class Summary:
     cached: int
     failed: int
     seconds: float
+    packaged: int = 0
 
     def __str__(self) -> str:
-        counts = f"{self.built} built, {self.cached} cached, {self.failed} failed"
+        packaged = f"{self.packaged} packaged, " if self.packaged else ""
+        counts = f"{packaged}{self.built} built, {self.cached} cached, {self.failed} failed"
         return f"{counts} in {self.seconds:.2f} s"
 
     def data(self) -> dict[str, Any]:
@@ -36,7 +38,8 @@ class Summary:
 def summary(results: Iterable[Result], seconds: float) -> Summary:
     """Count ``results``."""
     kinds = [_kind(result) for result in results]
-    return Summary(kinds.count("compiled"), kinds.count("cache"), kinds.count("failed"), seconds)
+    built, cached, failed, packaged = map(kinds.count, ("compiled", "cache", "failed", "package"))
+    return Summary(built, cached, failed, seconds, packaged)
 
 
 @contextmanager

@@ -46,11 +46,36 @@ def plan_text(plan: Plan) -> str:
         ("tokens", f"{plan.tokens} a CTA"),
         ("CTAs per SM", str(plan.ctas_per_sm)),
         ("must move", f"{plan.work.bytes:,} bytes, {plan.work.flops:,} FLOPs"),
-        ("floor", f"{plan.work.seconds * 1e6:.2f} µs"),
+        ("floor", f"{_floor(plan):.2f} µs"),
     )
     head = f"{plan.config.slug} for {plan.target.name}"
     body = [f"  {label:<12} {text}" for label, text in rows]
     return "\n".join((head, *body, "  shared memory", *_smem_lines(plan)))
+
+
+def step_lines(plans: Iterable[Plan]) -> Iterator[str]:
+    """What each decode step whose kernels are among ``plans`` must move, and its floor."""
+    listed = list(plans)
+    for query in (plan for plan in listed if plan.config.kernel == "query"):
+        step = [query, *(plan for plan in listed if _beside(plan, query))]
+        kernels = [plan.config.kernel for plan in step]
+        if len(set(kernels)) == len(kernels) > 1:
+            names = " + ".join(plan.config.slug for plan in step)
+            moved, floor = sum(plan.work.bytes for plan in step), _floor(*step)
+            yield f"{names} for {query.target.name}: {moved:,} bytes, floor {floor:.2f} µs"
+
+
+def _beside(plan: Plan, query: Plan) -> bool:
+    """Whether ``plan`` is another kernel of the step that ``query`` is of."""
+    if plan.config.kernel in ("query", "query_norm") or plan.target != query.target:
+        return False
+    theirs, ours = plan.config.model_dump(), query.config.model_dump()
+    return all(theirs.get(name, ours[name]) == ours[name] for name in ("heads", "batch"))
+
+
+def _floor(*plans: Plan) -> float:
+    """Microseconds of all together."""
+    return sum(plan.work.seconds for plan in plans) * 1e6
 
 
 def _smem_lines(plan: Plan) -> Iterator[str]:

@@ -43,22 +43,48 @@ def _path(text: str) -> Path:
 
 
 def _paths(text: str) -> tuple[Path, ...]:
-    return tuple(_path(part) for part in text.split(os.pathsep) if part)
+    parse = _absolute("KGEN_CACHE_PATH")
+    return tuple(parse(part) for part in text.split(os.pathsep) if part)
+
+
+def _absolute(name: str) -> Callable[[str], Path]:
+    """A parser of absolute paths: a cache is never relative to where a process was started."""
+
+    def parse(text: str) -> Path:
+        path = Path(os.path.expanduser(text))
+        if not path.is_absolute():
+            raise ConfigError(name, text, "an absolute path is needed")
+        return path
+
+    return parse
 
 
 def _user_cache() -> Path:
     from platformdirs import user_cache_path
 
-    return user_cache_path("kgen", appauthor=False)
+    path = user_cache_path("kgen", appauthor=False)
+    return path if path.is_absolute() else Path("/tmp", f"kgen-{os.getuid()}")  # no home
 
 
 LOG_LEVELS = ("off", "info", "debug")
 
 CACHE_DIR: Setting[Path] = Setting(
-    "KGEN_CACHE_DIR", "the user's cache folder", "where built kernels are kept", _path, _user_cache
+    "KGEN_CACHE_DIR",
+    "the user's cache folder",
+    "where built kernels are kept",
+    _absolute("KGEN_CACHE_DIR"),
+    _user_cache,
 )
 CACHE_PATH: Setting[tuple[Path, ...]] = Setting(
     "KGEN_CACHE_PATH", "none", f"more caches, read only, split at {os.pathsep!r}", _paths, tuple
+)
+CACHE_TRUST: Setting[str] = Setting(
+    "KGEN_CACHE_TRUST",
+    "own",
+    "own: load no symlink and nothing that others own or can write, but root's; any: load all",
+    str,
+    lambda: "own",
+    ("own", "any"),
 )
 ARCH: Setting[str | None] = Setting(
     "KGEN_ARCH", "the GPU here, else sm_90a", "the target where none is given", str, lambda: None
@@ -83,4 +109,12 @@ LOG: Setting[int] = Setting(
     LOG_LEVELS,
 )
 
-SETTINGS: tuple[Setting[Any], ...] = (CACHE_DIR, CACHE_PATH, ARCH, JIT, DUMP_DIR, LOG)
+SETTINGS: tuple[Setting[Any], ...] = (
+    CACHE_DIR,
+    CACHE_PATH,
+    CACHE_TRUST,
+    ARCH,
+    JIT,
+    DUMP_DIR,
+    LOG,
+)

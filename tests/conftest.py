@@ -1,15 +1,15 @@
-"""Skip logic of the ``gpu`` marker, and settings of their own for every test."""
+"""Skip logic of the ``gpu`` and ``cpu`` markers, and settings of their own for every test."""
 
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache as memo
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-from kgen.codegen import nvml
+from kgen.codegen import api, cache, hostcc, nvml, packages
 from kgen.codegen.errors import DeviceError
 
 DATA = Path(__file__).parent / "data"
@@ -19,7 +19,7 @@ hypothesis.settings.register_profile("kgen", deadline=None, derandomize=True, da
 hypothesis.settings.load_profile("kgen")
 
 
-@cache
+@memo
 def missing_gpu() -> str | None:
     """The capability that GPU tests lack here, or None."""
     try:
@@ -29,11 +29,22 @@ def missing_gpu() -> str | None:
     return None
 
 
+@memo
+def missing_compiler() -> str | None:
+    """What CPU runs of kernels lack here, or None."""
+    try:
+        hostcc.host()
+    except DeviceError as error:
+        return str(error)
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu_items and (reason := missing_gpu()):
-        for item in gpu_items:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    for marker, missing in (("gpu", missing_gpu), ("cpu", missing_compiler)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and (reason := missing()):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +55,13 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch, session_cache: Path) -> None:
-    """No ``KGEN_*`` setting of the caller reaches a test; the user's cache is never touched."""
+    """No ``KGEN_*`` setting of the caller, no installed package and no kernel of another test
+    reaches a test; the user's cache is never touched."""
     for name in [name for name in os.environ if name.startswith("KGEN_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(session_cache))
+    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setattr(packages, "installed", tuple)
+    monkeypatch.setattr(packages, "_said", set())
+    monkeypatch.setattr(api, "_kernels", {})
+    api._arch_here.cache_clear()

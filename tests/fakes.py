@@ -12,6 +12,7 @@ from typing import Any
 from kgen.codegen import arrays, driver
 from kgen.codegen.arrays import packed
 from kgen.codegen.params import Array, Axis, ParamTable, Scalar
+from kgen.codegen.schema import Query
 
 NAMES = {
     0: "CUDA_SUCCESS",
@@ -339,7 +340,7 @@ def table(heads: int = 2, batch: int = 8) -> ParamTable:
 def plan(params: ParamTable | None = None, **changes: Any) -> Any:
     """A plan with the fields that loading and launching read."""
     fields: dict[str, Any] = {
-        "config": SimpleNamespace(slug="query-h2-b8"),
+        "config": Query(heads=2, batch=8),
         "target": SimpleNamespace(name="sm_90a", major=9, minor=0),
         "entry": "query_h2_b8",
         "grid": (16, 1, 1),

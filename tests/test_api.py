@@ -11,6 +11,7 @@ import pytest
 import kgen
 from kgen.codegen import api, nvml
 from kgen.codegen.api import Kernel
+from kgen.codegen.arch import target
 from kgen.codegen.errors import ArgumentError, ConfigError, DeviceError
 
 from . import fakes
@@ -155,7 +156,7 @@ def test_query_builds_for_the_arch_that_is_asked(monkeypatch: PATCH) -> None:
 
     def build(config: Any, arch: str) -> Any:
         asked.append((config.slug, arch))
-        return SimpleNamespace(plan=fakes.plan(), cubin=fakes.cubin())
+        return SimpleNamespace(plan=fakes.plan(target=target(arch)), cubin=fakes.cubin())
 
     monkeypatch.setattr(api, "build", build)
     monkeypatch.setattr(nvml, "default_arch", lambda: "sm_100a")
@@ -167,11 +168,37 @@ def test_query_builds_for_the_arch_that_is_asked(monkeypatch: PATCH) -> None:
     assert {slug for slug, _ in asked} == {"query-h2-b8"}
 
 
+def test_a_process_has_one_kernel_of_each(monkeypatch: PATCH) -> None:
+    asked: list[str] = []
+
+    def build(config: Any, arch: str) -> Any:
+        asked.append(arch)
+        return SimpleNamespace(plan=fakes.plan(target=target(arch)), cubin=fakes.cubin())
+
+    monkeypatch.setattr(api, "build", build)
+    first = kgen.query(heads=2, batch=8, arch="sm_90a")
+    assert kgen.query(heads=2, batch=8, arch="sm_90a") is first
+    assert kgen.query(heads=2, batch=8, arch="sm_90") is first
+    assert kgen.query(heads=2, batch=8, arch="sm_100a") is not first
+    assert asked == ["sm_90a", "sm_90", "sm_100a"]
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [({"heads": 0, "batch": 1}, "heads"), ({"heads": 1}, "batch"), ({"x": 1}, "x")],
+    [
+        ({"heads": 0, "batch": 1}, "heads"),
+        ({"heads": 1}, "batch"),
+        ({"x": 1}, "x"),
+        ({"heads": 8.0, "batch": 1}, "heads"),
+        ({"heads": True, "batch": 1}, "heads"),
+        ({"heads": [8], "batch": 1}, "heads"),
+        ({"heads": 8, "batch": 1, "dsa": 1}, "dsa"),
+    ],
 )
 def test_query_refuses_what_the_schema_refuses(fields: dict[str, Any], name: str) -> None:
+    for known in ({"heads": 8, "batch": 1, "dsa": True}, {"heads": 1, "batch": 1}):
+        with pytest.raises(ConfigError, match="arch: got 'none'"):
+            kgen.query(arch="none", **known)
     with pytest.raises(ConfigError) as error:
         kgen.query(**fields)
     assert error.value.field in (name, "heads")

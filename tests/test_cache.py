@@ -1,202 +1,321 @@
+"""Whatever befalls a cache, the kernel is returned: from memory if need be, with one warning."""
+
 from __future__ import annotations
 
-import dataclasses
-import json
+import errno
+import fcntl
 import os
-import stat
-import threading
+import shutil
+import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kgen.codegen import cache as module
-from kgen.codegen.cache import Cache, key
+from kgen.codegen import build as building
+from kgen.codegen import compiler
+from kgen.codegen.build import Artifact, build
+from kgen.codegen.cache import Cache, Entry
+from kgen.codegen.compiler import Cubin, Resources
 from kgen.codegen.errors import CacheWarning
-from kgen.codegen.render import Source
-from kgen.codegen.schema import VERSION
+from kgen.codegen.plan import plan
+from kgen.codegen.render import Source, render
+from kgen.codegen.schema import QueryNorm
 
-SOURCE = Source("query-h8-b64.cu", "query.cu.j2", "query", "text", (("a.cuh", "A"), ("b.cuh", "B")))
-OPTIONS = ("--one", "--two")
-KEY = key(SOURCE, "sm_90a", OPTIONS, "13.5")
-IMAGE = bytes(range(256)) * 8
-META = {"config": "query-h8-b64", "options": OPTIONS, "seconds": 0.25}
+from .kernels import flip
 
-
-def _changed(**fields: object) -> str:
-    return key(dataclasses.replace(SOURCE, **fields), "sm_90a", OPTIONS, "13.5")  # type: ignore[arg-type]
+CONFIG = QueryNorm(batch=8)
+IMAGE = b"\x7fELF" * 500
+OTHER = 12345  # a user
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda: _changed(text="Text"),
-        lambda: _changed(headers=(("a.cuh", "A"),)),
-        lambda: _changed(headers=(("a.cuh", "A"), ("b.cuh", "C"))),
-        lambda: _changed(headers=(("a.cuh", "A"), ("c.cuh", "B"))),
-        lambda: _changed(headers=(("a.cuh", "Ab.cuh"), ("", "B"))),
-        lambda: _changed(text="tex", headers=(("ta.cuh", "A"), ("b.cuh", "B"))),
-        lambda: key(SOURCE, "sm_90b", OPTIONS, "13.5"),
-        lambda: key(SOURCE, "sm_90a", ("--two", "--one"), "13.5"),
-        lambda: key(SOURCE, "sm_90a", ("--one--two",), "13.5"),
-        lambda: key(SOURCE, "sm_90a", ("--oneoption--two",), "13.5"),
-        lambda: key(SOURCE, "sm_90a", ("--one",), "13.5"),
-        lambda: key(SOURCE, "sm_90a", OPTIONS, "13.6"),
-        lambda: key(SOURCE, "sm_90a1", OPTIONS, "3.5"),
-        lambda: key(SOURCE, "sm_90a", (*OPTIONS, "arch"), "13.5"),
-    ],
-)
-def test_every_part_of_the_content_changes_the_key(other: Callable[[], str]) -> None:
-    assert other() != KEY
+def compile(source: Source, arch: str) -> Cubin:
+    return Cubin(IMAGE, source.entry, arch, "", Resources(1, 0, 0, 0, 0, 1), 0.1)
 
 
-def test_the_schema_version_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "VERSION", VERSION + 1)
-    assert key(SOURCE, "sm_90a", OPTIONS, "13.5") != KEY
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "compile", compile)
 
 
-def test_names_that_reach_no_cubin_do_not_change_the_key() -> None:
-    assert _changed(name="other.cu", template="other.cu.j2") == KEY
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
 
 
-def test_what_is_put_is_got(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "deep" / "cache")
-    assert cache.get(KEY) is None
-    path = cache.put(KEY, IMAGE, META)
-    assert path == cache.root / KEY / f"{KEY}.cubin"
-    assert path.read_bytes() == IMAGE
-    entry = Cache(cache.root).get(KEY)
-    assert entry is not None
-    assert (entry.key, entry.path, entry.image) == (KEY, path, IMAGE)
-    expected = {**META, "options": list(OPTIONS), "key": KEY, "bytes": len(IMAGE)}
-    assert entry.meta == expected
-    assert [entry.name for entry in cache.root.iterdir()] == [KEY]
+def built(cache: Cache, warned: int = 0) -> tuple[Artifact, list[str]]:
+    """Build twice, and be warned ``warned`` times in all."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        artifact = build(CONFIG, cache=cache)
+        build(CONFIG, cache=cache)
+    assert artifact.cubin.image == IMAGE
+    assert len(caught) == warned, [str(each.message) for each in caught]
+    assert all(each.category is CacheWarning for each in caught)
+    return artifact, [str(each.message) for each in caught]
 
 
-def test_the_default_root_is_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path / "mine"))
-    assert Cache().root == tmp_path / "mine"
+def left(cache: Cache) -> list[str]:
+    return sorted(each.name for each in cache.root.iterdir())
 
 
-def test_only_the_owner_may_read(tmp_path: Path) -> None:
-    umask = os.umask(0)
-    try:
-        cache = Cache(tmp_path / "cache")
-        path = cache.put(KEY, IMAGE, META)
-    finally:
-        os.umask(umask)
-    modes = [stat.S_IMODE(each.stat().st_mode) for each in (cache.root, path.parent)]
-    assert modes == [0o700, 0o700]
-    assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()} == {0o600}
+def failing(function: Callable[..., Any], code: int, where: Callable[..., bool]) -> Any:
+    """``function``, but for calls that ``where`` is true of."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if where(*args, **kwargs):
+            raise OSError(code, os.strerror(code), str(args[0]))
+        return function(*args, **kwargs)
+
+    return call
 
 
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
+def always(*_args: Any, **_kwargs: Any) -> bool:
+    return True
 
 
-def _edit(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 0.0}))
+def creates(_path: object, flags: int, *_args: Any, **_kwargs: Any) -> bool:
+    return bool(flags & os.O_CREAT)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "damage"),
-    [
-        ("cubin", _flip),
-        ("cubin", lambda path: path.write_bytes(IMAGE[:-1])),
-        ("cubin", Path.unlink),
-        ("json", Path.unlink),
-        ("json", _edit),
-        ("json", lambda path: path.write_text("{")),
-        ("json", lambda path: path.write_text("{}")),
-        ("json", lambda path: path.write_text("[1]")),
-        ("json", lambda path: path.write_bytes(b"\xff")),
-    ],
-)
-def test_a_damaged_entry_is_a_miss_and_is_replaced(
-    tmp_path: Path, suffix: str, damage: Callable[[Path], object]
+def test_a_lost_race_returns_what_the_other_published(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(tmp_path)
-    cache.put(KEY, IMAGE, META)
-    damage(tmp_path / KEY / f"{KEY}.{suffix}")
-    with pytest.warns(CacheWarning, match=KEY) as caught:
-        assert cache.get(KEY) is None
-    assert len(caught) == 1
-    cache.put(KEY, IMAGE, META)
-    entry = cache.get(KEY)
-    assert entry is not None and entry.image == IMAGE
-    assert [each.name for each in tmp_path.iterdir()] == [KEY]
+    def compile_last(source: Source, arch: str) -> Cubin:
+        monkeypatch.setattr(compiler, "compile", compile)
+        build(CONFIG, cache=Cache(other))
+        cache.root.mkdir(mode=0o700, exist_ok=True)
+        shutil.copytree(next(other.iterdir()), cache.root / next(other.iterdir()).name)
+        return compile(source, arch)
+
+    other = cache.root.with_name("other")
+    monkeypatch.setattr(compiler, "compile", compile_last)
+    artifact, _ = built(cache)
+    assert artifact.origin == "compiled" and artifact.path and artifact.path.is_file()
+    assert left(cache) == [artifact.key]
 
 
-def test_a_sound_entry_is_kept(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    inode = cache.put(KEY, IMAGE, META).stat().st_ino
-    assert cache.put(KEY, IMAGE, META | {"seconds": 9.0}).stat().st_ino == inode
+def test_an_entry_that_cannot_be_seen_yet_is_no_loss(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(path: object, *_args: Any, **_kwargs: Any) -> bool:
+        return len(Path(str(path)).name) == 64
+
+    monkeypatch.setattr(os, "open", failing(os.open, errno.ENOENT, hidden))
+    built(cache)
+    monkeypatch.undo()
+    assert len(list(cache.entries())) == 1
 
 
-def test_a_put_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        Cache(tmp_path).put(KEY, IMAGE, {"config": object()})
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("code", [errno.EBUSY, errno.ESTALE, errno.EACCES])
+def test_temporaries_that_cannot_be_removed_are_no_loss(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    for name in ("unlink", "rmdir", "remove"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name), code, always))
+    artifact, _ = built(cache)
+    assert isinstance(cache.get(artifact.key), Entry)
+    monkeypatch.undo()
+    assert [name for name in left(cache) if name != artifact.key] == [f".lock-{artifact.key}"]
 
 
-def test_readers_and_writers_meet_whole_entries_only(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    failures: list[BaseException] = []
-    seen: list[bool] = []
-
-    def work(number: int) -> None:
-        try:
-            for _ in range(40):
-                if number % 2:
-                    cache.put(KEY, IMAGE, META)
-                    if number == 1:
-                        cache.clear()
-                elif entry := cache.get(KEY):
-                    seen.append(entry.image == IMAGE)
-        except BaseException as error:
-            failures.append(error)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert failures == [] and all(seen)
-    cache.put(KEY, IMAGE, META)
-    assert [each.name for each in tmp_path.iterdir()] == [KEY]
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize(("name", "where"), [("mkdir", always), ("open", creates)])
+def test_a_cache_that_takes_nothing_new(
+    cache: Cache,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    name: str,
+    where: Callable[..., bool],
+) -> None:
+    monkeypatch.setattr(os, name, failing(getattr(os, name), code, where))
+    artifact, (text,) = built(cache, 1)
+    assert artifact.path is None
+    assert str(cache.root) in text and os.strerror(code) in text and "KGEN_CACHE_DIR" in text
 
 
-@pytest.mark.parametrize("root", ["file", "file/below"])
-def test_an_unwritable_root_raises(tmp_path: Path, root: str) -> None:
-    (tmp_path / "file").write_text("in the way")
-    cache = Cache(tmp_path / root)
-    assert cache.get(KEY) is None
-    assert list(cache.entries()) == [] and cache.clear() == 0
-    with pytest.raises(OSError, match="file"):
-        cache.put(KEY, IMAGE, META)
-    assert (tmp_path / "file").read_text() == "in the way"
+def test_a_disk_that_is_full_while_writing(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = os.open
+
+    def full(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith(".cubin") and flags & os.O_CREAT:
+            return kept("/dev/full", os.O_WRONLY)
+        return kept(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", full)
+    artifact, (text,) = built(cache, 1)
+    assert artifact.path is None and "No space left on device" in text
+    assert left(cache) == []
 
 
-def test_entries_are_the_sound_ones_by_key(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    keys = sorted(key(SOURCE, "sm_90a", OPTIONS, str(number)) for number in range(3))
-    for each in reversed(keys):
-        cache.put(each, IMAGE, META)
-    _flip(tmp_path / keys[1] / f"{keys[1]}.cubin")
-    with pytest.warns(CacheWarning):
-        assert [entry.key for entry in cache.entries()] == [keys[0], keys[2]]
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EXDEV, errno.ESTALE])
+def test_publishing_fails(cache: Cache, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    monkeypatch.setattr(os, "rename", failing(os.rename, code, always))
+    artifact, (text,) = built(cache, 1)
+    assert artifact.path is None and str(cache.root) in text
+    assert left(cache) == []
 
 
-def test_clear_removes_entries_and_nothing_else(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    cache.put(KEY, IMAGE, META)
-    (tmp_path / "notes").write_text("mine")
-    (tmp_path / "abc").mkdir()
-    assert cache.clear() == 1
-    assert cache.get(KEY) is None
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["abc", "notes"]
+def test_without_locks(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", failing(fcntl.flock, errno.ENOLCK, always))
+    artifact, _ = built(cache)
+    assert left(cache) == [artifact.key]
+
+
+def test_an_entry_that_may_not_be_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(CONFIG, cache=cache)
+
+    def cubins(path: object, *_args: Any, **_kwargs: Any) -> bool:
+        return str(path).endswith(".cubin")
+
+    monkeypatch.setattr(os, "open", failing(os.open, errno.EACCES, cubins))
+    _, (text,) = built(cache, 1)
+    assert str(cache.root) in text and "Permission denied" in text and "KGEN_CACHE_DIR" in text
+
+
+def test_a_cache_that_may_not_be_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(CONFIG, cache=cache)
+
+    def root(path: object, *_args: Any, **_kwargs: Any) -> bool:
+        return path == cache.root
+
+    monkeypatch.setattr(os, "open", failing(os.open, errno.EACCES, root))
+    artifact, (text,) = built(cache, 1)
+    assert artifact.path is None
+    assert str(cache.root) in text and "Permission denied" in text and "KGEN_CACHE_DIR" in text
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(IMAGE[:-1]),
+    "flipped": flip,
+    "no metadata": lambda path: path.with_suffix(".json").unlink(),
+    "bad metadata": lambda path: path.with_suffix(".json").write_text('{"key": 1}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_entry_is_rebuilt_with_one_warning(
+    cache: Cache, damage: Callable[[Path], object]
+) -> None:
+    path = build(CONFIG, cache=cache).path
+    assert path
+    damage(path)
+    artifact, (text,) = built(cache, 1)
+    assert artifact.origin == "compiled" and artifact.path == path
+    assert str(path.parent) in text and "expected" in text and "found" in text
+    assert build(CONFIG, cache=cache).origin == "cache"
+    assert left(cache)[0].startswith(".aside-")
+
+
+def test_a_damaged_entry_of_a_read_only_root_is_passed_over(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Cache(tmp_path / "far")
+    path = build(CONFIG, cache=far).path
+    assert path
+    flip(path)
+    monkeypatch.setenv("KGEN_CACHE_PATH", str(far.root))
+    artifact, (text,) = built(cache, 1)
+    assert str(path.parent) in text and "remove it there" in text
+    assert artifact.path and artifact.path.is_relative_to(cache.root)
+    assert left(far) == [artifact.key]
+
+
+def test_a_read_only_root_is_not_even_touched(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Cache(tmp_path / "far")
+    path = build(CONFIG, cache=far).path
+    assert path
+    os.utime(path.parent, (0, 0))
+    monkeypatch.setenv("KGEN_CACHE_PATH", str(far.root))
+    assert build(CONFIG, cache=cache).path == path
+    assert path.parent.stat().st_mtime == 0
+    assert build(CONFIG, cache=far).path == path
+    assert path.parent.stat().st_mtime > 0
+
+
+def test_every_compiler_has_its_entry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    origins = []
+    for version in ("13.5+a", "13.5+b", "13.5+a", "13.5+b"):
+        monkeypatch.setattr(compiler, "nvrtc_build", lambda version=version: version)
+        origins.append(build(CONFIG, cache=cache).origin)
+    assert origins == ["compiled", "compiled", "cache", "cache"]
+    assert len(cache.known()) == 2
+
+
+def test_where_one_starts_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KGEN_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    origins = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
+        origins.append(build(CONFIG).origin)
+        assert list(Path.cwd().iterdir()) == []
+    assert origins == ["compiled", "cache"]
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Run ``work`` as another user, in a child: files that only root may read are loaded by now."""
+    child = os.fork()
+    if child:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return
+    try:
+        os.setgroups([])
+        os.setresgid(OTHER, OTHER, OTHER)
+        os.setresuid(OTHER, OTHER, OTHER)
+        work()
+        os._exit(0)
+    except BaseException as error:
+        print(repr(error), file=sys.__stderr__, flush=True)
+        os._exit(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: cannot become another user")
+@pytest.mark.parametrize("kind", ["a home", "a cache", "an entry"])
+def test_another_user_meets_what_only_root_may_write_or_read(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = render(plan(CONFIG))
+    monkeypatch.setattr(building, "render", lambda _plan: source)
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        build(CONFIG, cache=Cache(Path(place) / "before"))  # the child may read no module
+        cache = Cache(Path(place) / "home" / "cache")
+        cache.root.parent.mkdir(mode=0o755)
+        if kind != "a home":
+            path = build(CONFIG, cache=cache).path
+            assert path
+            cache.root.chmod(0o755)
+        if kind == "a cache":
+            path.parent.rename(cache.root / ("0" * 64))
+
+        def work() -> None:
+            artifact, (text,) = built(cache, 1)
+            assert artifact.path is None
+            assert place in text and "KGEN_CACHE_DIR" in text
+
+        in_child(work)
+
+
+@pytest.mark.bench
+@pytest.mark.nvrtc
+def test_loading_a_cached_kernel_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kgen.codegen.schema import Query
+
+    monkeypatch.undo()
+    cache, config = Cache(tmp_path / "cache"), Query(heads=8, batch=64)
+    build(config, cache=cache)
+    seconds = []
+    for _ in range(50):
+        began = time.perf_counter()
+        assert build(config, cache=cache).origin == "cache"
+        seconds.append(time.perf_counter() - began)
+    assert sorted(seconds)[25] <= 0.003

@@ -19,7 +19,7 @@ from kgen.codegen.errors import CacheWarning, DeviceError
 from kgen.codegen.schema import KERNELS, Query
 
 ROOT = Path(__file__).parent.parent
-SMALL = ("--heads", "1", "--batch", "1")
+SMALL = ("--kernel", "query", "--heads", "1", "--batch", "1")
 TOO_LARGE = (*SMALL, "--scheme", "ksplit", "--arch", "sm_120a")
 
 
@@ -102,17 +102,62 @@ def test_plan_text() -> None:
 
 
 def test_plan_json_sums_up() -> None:
-    (data,) = json.loads(kgen("plan", "--heads", "8", "--batch", "64", "--json").stdout)
+    (data,) = json.loads(kgen("plan", "query-h8-b64", "--json").stdout)
     last = data["smem"][-1]
     assert data["smem_bytes"] == last["offset"] + last["size"]
     assert data["config"]["heads"] == 8 and data["arch"] == "sm_90a"
 
 
 def test_plan_matrix_and_slug_agree() -> None:
-    by_options = kgen("plan", "--heads", "6,8", "--batch", "1-2", "--json").stdout
+    by_options = kgen(
+        "plan", "--kernel", "query", "--heads", "6,8", "--batch", "1-2", "--json"
+    ).stdout
     slugs = [f"query-h{heads}-b{batch}" for heads in (6, 8) for batch in (1, 2)]
     assert kgen("plan", *slugs, "--json").stdout == by_options
     assert [plan["slug"] for plan in json.loads(by_options)] == slugs
+
+
+def planned(*args: str) -> list[str]:
+    return [plan["slug"] for plan in json.loads(kgen("plan", *args, "--json").stdout)]
+
+
+def test_plan_shows_a_step_and_its_sum() -> None:
+    shape = ("--heads", "8", "--batch", "64")
+    assert planned(*shape) == ["query-h8-b64", "value-h8-b64"]
+    assert planned(*shape, "--kernel", "value") == ["value-h8-b64"]
+    names = ["query-h8-b64-dsa", "index_front-b64", "value-h8-b64"]
+    assert planned(*shape, "--dsa") == names
+    text = kgen("plan", *shape, "--dsa").stdout
+    floors = [float(floor) for floor in re.findall(r"^  floor +([\d.]+) µs$", text, re.MULTILINE)]
+    last = text.splitlines()[-1]
+    assert last.startswith(f"{' + '.join(names)} for sm_90a: ")
+    assert float(last.split()[-2]) == pytest.approx(sum(floors), abs=0.02) and len(floors) == 3
+    assert " + " not in kgen("plan", *shape, "--kernel", "query").stdout
+
+
+def test_each_step_of_a_matrix_has_its_sum() -> None:
+    args = ("--heads", "6,8", "--batch", "1-2", "--arch", "sm_90a", "--arch", "sm_100a")
+    sums = [line for line in kgen("plan", *args).stdout.splitlines() if " + " in line]
+    assert len(sums) == len(set(sums)) == 8
+    assert all(re.match(r"query-(\S+) \+ value-\1 for sm_", line) for line in sums)
+
+
+@pytest.mark.nvrtc
+def test_build_builds_a_step(tmp_path: Path) -> None:
+    args = ("build", "--heads", "1", "--batch", "8", "--dsa", "--no-release", "-o", str(tmp_path))
+    assert kgen(*args).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "index_front-b8-no_release-sm_90a.cubin",
+        "query-h1-b8-dsa-no_release-sm_90a.cubin",
+        "value-h1-b8-no_release-sm_90a.cubin",
+    ]
+
+
+def test_what_only_the_front_has_needs_dsa() -> None:
+    result = kgen("plan", "--heads", "1", "--batch", "1", "--mx")
+    assert result.exit_code == 2
+    assert "mx: got True; mx belongs to index_front" in result.stderr
+    assert "--kernel index_front" in result.stderr
 
 
 def test_promoted_arch_is_noted() -> None:

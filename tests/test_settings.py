@@ -25,7 +25,8 @@ def test_unset_settings_have_their_defaults(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (settings.CACHE_DIR, "/a/b", Path("/a/b")),
         (settings.CACHE_DIR, "~/b", Path.home() / "b"),
-        (settings.CACHE_DIR, "b", Path.cwd() / "b"),
+        (settings.CACHE_TRUST, "any", "any"),
+        (settings.DUMP_DIR, "b", Path.cwd() / "b"),
         (settings.CACHE_PATH, os.pathsep.join(("/a", "", "/b")), (Path("/a"), Path("/b"))),
         (settings.ARCH, " sm_100a ", "sm_100a"),
         (settings.ARCH, "", None),
@@ -60,3 +61,29 @@ def test_every_setting_is_listed_once() -> None:
     declared = [item for item in vars(settings).values() if isinstance(item, settings.Setting)]
     assert list(settings.SETTINGS) == declared
     assert all(setting.name.startswith("KGEN_") and setting.doc for setting in declared)
+
+
+@pytest.mark.parametrize("setting", [settings.CACHE_DIR, settings.CACHE_PATH])
+@pytest.mark.parametrize("text", ["cache", "./cache", "~nobody-of-that-name/cache"])
+def test_a_cache_is_never_relative(
+    monkeypatch: pytest.MonkeyPatch, setting: settings.Setting[object], text: str
+) -> None:
+    monkeypatch.setenv(setting.name, text)
+    with pytest.raises(ConfigError, match=f"{setting.name}: got '{text}'; an absolute path"):
+        setting.value()
+
+
+@pytest.mark.parametrize(("name", "value"), [("XDG_CACHE_HOME", "here"), ("HOME", ".")])
+def test_the_users_cache_folder_is_absolute(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.delenv("KGEN_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv(name, value)
+    assert settings.CACHE_DIR.value().is_absolute()
+
+
+def test_without_a_home_the_cache_is_in_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KGEN_CACHE_DIR")
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_a, **_k: Path("~/.cache/kgen"))
+    assert settings.CACHE_DIR.value() == Path("/tmp", f"kgen-{os.getuid()}")

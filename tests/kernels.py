@@ -1,0 +1,38 @@
+"""Stand-ins for built kernels, for tests of what is kept where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kgen.codegen.keys import Identity, identity
+from kgen.codegen.render import Source
+from kgen.codegen.store import Cache
+
+IMAGE = bytes(range(256)) * 8
+OPTIONS = ("--one", "--two")
+
+
+def named(number: int = 0) -> Identity:
+    """The identity of the kernel ``number``."""
+    source = Source("query-h8-b64.cu", "query.cu.j2", "query", f"text {number}", (("a.cuh", "A"),))
+    return identity(source, "sm_90a", OPTIONS, "13.5")
+
+
+def meta(number: int = 0) -> dict[str, Any]:
+    """Metadata of the kernel ``number``."""
+    fields = dict(named(number).fields)
+    facts = {"config": "query-h8-b64", "arch": "sm_90a", "nvrtc": "13.5", "options": OPTIONS}
+    return {**facts, "fields": fields}
+
+
+def put(cache: Cache, number: int = 0) -> Path:
+    """Store the kernel ``number``; the path of its folder."""
+    return cache.put(named(number).key, IMAGE, meta(number)).parent
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)

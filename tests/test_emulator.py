@@ -1,0 +1,76 @@
+"""The rendered kernels on the CPU: the stored vectors in every scheme, and fresh inputs."""
+
+from __future__ import annotations
+
+import zlib
+from math import ceil
+
+import pytest
+
+from kgen.codegen import schema, verify, verify_cpu
+from kgen.codegen.blueprint import Schedule
+from kgen.codegen.emulation import emulate
+from kgen.codegen.plan_front import TILE, VARIANTS
+from kgen.codegen.plan_query import KPAIR, KSPLIT, ROWS
+
+from .data import inputs
+from .vectors import vector
+
+pytestmark = pytest.mark.cpu
+
+QUERY = {"rows": ROWS, "ksplit2": KPAIR, "ksplit8": KSPLIT}
+SHAPES = tuple(f"query/{shape}/" for shape in ("8x1", "8x3", "6x5", "2x7"))
+SMALL = [name for name in inputs.names() if name.startswith(SHAPES)]
+OTHERS = [(name, scheme) for name in SMALL for scheme in ("ksplit2", "ksplit8")]
+FRONT = [name for name in inputs.names() if name.startswith("front")]
+FRESH = (
+    *("query-h1-b3-dsa-late", "query-h2-b2-no_release", "query-h1-b9-dsa-no_store_qc"),
+    *("query-h1-b5-qb_cp_async", "query-h1-b33-dsa-fp8-nvfp4-late", "query-h1-b128"),
+    *("query_norm-b3", "value-h2-b9-q3", "gate-h3-b4", "gate-h1-b12-q4-no_release"),
+    *("index_front-b1-mx", "index_front-b8-fp4", "index_front-b9-mx", "index_front-b40-fp4"),
+)
+
+
+def judge_vector(name: str, schedule: Schedule | None = None) -> None:
+    family, fields, sample, expectations = vector(name)
+    made = emulate(family, schedule=schedule, **fields)
+    seed = zlib.crc32(f"{name} {made.plan.schedule}".encode())
+    verdicts = verify.check(made.plan, expectations, verify_cpu.run(made, sample, seed))
+    assert all(verdict.right for verdict in verdicts.values()), verdicts
+    values = next(iter(verdicts.values()))
+    assert values.share_exact >= 1 - 9e-4, values
+
+
+def test_there_are_75_vectors() -> None:
+    assert len(inputs.names()) == 75
+
+
+@pytest.mark.parametrize("name", inputs.names())
+def test_vector(name: str) -> None:
+    judge_vector(name)
+
+
+@pytest.mark.parametrize(("name", "scheme"), OTHERS)
+def test_query_vector_in_other_schemes(name: str, scheme: str) -> None:
+    judge_vector(name, QUERY[scheme])
+
+
+@pytest.mark.parametrize("name", [n for n in inputs.names() if n.split("/")[1] == "8x17"])
+def test_query_vector_by_rows(name: str) -> None:
+    judge_vector(name, ROWS)
+
+
+@pytest.mark.parametrize("name", FRONT)
+def test_front_vector_in_the_other_scheme(name: str) -> None:
+    batch = int(name.split("/")[1])
+    other = "ksplit" if batch <= 8 else "rows"
+    variant = VARIANTS[other]
+    tokens = min(TILE, ceil(batch / variant.step) * variant.step)
+    judge_vector(name, Schedule(other, tokens, variant.k_splits))
+
+
+@pytest.mark.parametrize("slug", FRESH)
+def test_fresh_inputs(slug: str) -> None:
+    outcome = verify_cpu.verify(schema.parse_slug(slug), seed=zlib.crc32(slug.encode()))
+    assert outcome.right, outcome.text()
+    assert outcome.arch == "sm_90a on the CPU" and outcome.launches >= 4
