@@ -12,7 +12,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .codegen.api import Kernel, Prepared, gate, index_front, query, query_norm, value
+    from .codegen import mailboxes as dcp
+    from .codegen.api import (
+        Kernel,
+        Prepared,
+        dcp_value,
+        gate,
+        index_front,
+        query,
+        query_norm,
+        query_wait,
+        value,
+    )
     from .codegen.emulation import Emulation, emulate
     from .codegen.errors import (
         ArgumentError,
@@ -48,11 +59,14 @@ __all__ = [
     "Prepared",
     "RenderError",
     "__version__",
+    "dcp",
+    "dcp_value",
     "emulate",
     "gate",
     "index_front",
     "query",
     "query_norm",
+    "query_wait",
     "value",
     "value_bmm",
     "warmup",
@@ -60,7 +74,7 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("Kernel", "Prepared", "gate", "index_front"), "api"),
-    **dict.fromkeys(("query", "query_norm", "value"), "api"),
+    **dict.fromkeys(("dcp_value", "query", "query_norm", "query_wait", "value"), "api"),
     **dict.fromkeys(("Emulation", "emulate"), "emulation"),
     **{name: name for name in ("value_bmm", "warmup")},
 }  # where a public name is, if not in `errors`
@@ -80,6 +94,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
         value: Any = _version()
+    elif name == "dcp":
+        value = import_module(".codegen.mailboxes", __name__)
     else:
         module = _MODULES.get(name, "errors")
         value = getattr(import_module(f".codegen.{module}", __name__), name)

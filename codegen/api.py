@@ -77,6 +77,21 @@ def index_front(*, arch: str | None = None, **fields: Any) -> Kernel:
     return kernel(_config("index_front", fields), arch)
 
 
+def query_wait(*, arch: str | None = None, **fields: Any) -> Kernel:
+    """Wait for every rank's heads in ``mailbox``, after a query with ``poll`` off; no outputs."""
+    return kernel(_config("query_wait", fields), arch)
+
+
+def dcp_value(*, arch: str | None = None, **fields: Any) -> Kernel:
+    """A layer's tail under decode context parallelism: send, merge by LSE, W_UV, gate.
+
+    Fields: those of ``value``, ``dcp``, ``q_heads`` and ``bf16``. Called with this rank's attention
+    ``rows`` [rows, D*H, 512] bfloat16, ``lse`` [rows, D*H] float32 (base 2), ``local_lengths``
+    [rows / q] int32, what ``value`` takes but ``latent``, and :class:`kgen.dcp.Mailboxes`' arguments.
+    """
+    return kernel(_config("dcp_value", fields), arch)
+
+
 def _config(kernel: str, fields: dict[str, Any]) -> Config:
     try:
         return _made(kernel, **fields)

@@ -18,6 +18,7 @@ from .compiler import nvrtc_build
 from .errors import DeviceError
 from .params import ANY, Array, Axis, ParamTable
 from .schema import Config
+from .single import refuse_ranks
 from .yardstick import yardstick
 
 SETS = 24  # of weights, at least, where memory allows
@@ -108,7 +109,12 @@ def run(configs: Iterable[Config], *, replays: int = 30, arch: str | None = None
     ------
     DeviceError
         When there is no GPU that kgen has a target for, or its memory is too small.
+    NotBuiltError
+        For a kernel that waits for other ranks.
     """
+    configs = tuple(configs)
+    for config in configs:
+        refuse_ranks(config, "bench")
     nvml.require()
     name = arch or settings.ARCH.value() or nvml.default_arch()
     reference, _ = measure(yardstick(name), replays)

@@ -44,7 +44,8 @@ class Plan:
     """All that is known of a kernel before its source is rendered.
 
     ``grid`` counts CTAs, ``cluster`` those along x that form a cluster, ``threads`` those of a CTA;
-    ``smem`` maps the dynamic shared memory.
+    ``smem`` maps the dynamic shared memory. ``polling`` counts the clusters of a tile of tokens that
+    wait for one another and for other ranks', so that a GPU must hold them all at once.
     """
 
     config: Config
@@ -59,6 +60,15 @@ class Plan:
     params: ParamTable
     constants: Mapping[str, bool | int | str]
     work: Work
+    polling: int = 0
+
+    def resident(self, ranks: int) -> int:
+        """Clusters that must fit a GPU at once where ``ranks`` share it.
+
+        A rank alone needs those of one tile: tiles start in order, and each polls its own tokens.
+        Ranks that share need those of all tiles: one rank's may all wait before another starts.
+        """
+        return self.polling * (1 if ranks == 1 else ranks * self.grid[2])
 
     @property
     def scheme(self) -> str:

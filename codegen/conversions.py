@@ -54,7 +54,7 @@ def to_e2m1(values: F64) -> Bytes:
 
 def pack_nibbles(codes: Bytes) -> Bytes:
     """Two codes a byte, the even column in the low nibble."""
-    return codes[..., 0::2] | codes[..., 1::2] << 4
+    return (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
 
 
 def pow2_at_or_above(values: F64) -> F64:

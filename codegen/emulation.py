@@ -15,7 +15,7 @@ from .config import Config
 from .emulator import Emulated
 from .errors import ArgumentError, ConfigError
 from .layouts import ACCEPTED, refused
-from .params import itemsize
+from .params import Array, itemsize
 from .plan import plan as make_plan
 from .render import Source, render
 
@@ -118,6 +118,9 @@ class Emulation:
         if call.rows:
             names = [name for name, item in self._arrays.items() if item.role == "out"]
             given = named | dict(zip(names, outputs, strict=True))
+            given = {
+                name: _processed(a, given[name], call.rows) for name, a in self._arrays.items()
+            }
             seed = secrets.randbelow(1 << 32) if seed is None else seed
             self._emulated.run(call.packed, given, seed=seed, lazy=lazy)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -134,13 +137,21 @@ class Emulation:
             return value
         if not isinstance(value, np.ndarray):
             dtypes = " or ".join(ACCEPTED[item.dtype])
-            raise refused(name, f"{type(value).__name__} {value!r:.60}", f"a NumPy array of {dtypes}")
+            raise refused(
+                name, f"{type(value).__name__} {value!r:.60}", f"a NumPy array of {dtypes}"
+            )
         if item.role != "in" and not value.flags.writeable:
             raise refused(name, "an array that is read only", "one that can be written")
         return Held(value)
 
     def __repr__(self) -> str:
         return f"<kgen kernel {self.config.slug} for {self.plan.target.name}, on the CPU>"
+
+
+def _processed(array: Array, given: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
+    """The part of an argument that a launch of ``rows`` rows may touch."""
+    counts = (-(-rows // axis.per) if axis.rows else None for axis in array.axes)
+    return given[tuple(slice(count) for count in counts)]
 
 
 class Held:

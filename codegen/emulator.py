@@ -75,13 +75,14 @@ class _Launch(ctypes.Structure):
 @dataclass(frozen=True)
 class Rank:
     """One rank's launch: its parameter struct and arrays; for DCP the addresses of all ranks'
-    mailboxes, and the one that stands for them all."""
+    mailboxes, the one that stands for them all, and its own mailbox where the kernel polls none."""
 
     packed: bytes
     arrays: Mapping[str, Any]
     number: int = 0
     mailboxes: tuple[int, ...] = ()
     multicast: int = 0
+    unpolled: np.ndarray[Any, Any] | None = None
 
 
 def emulate(plan: Plan, *, source: Source | None = None) -> Emulated:
@@ -142,7 +143,7 @@ class Emulated:
             raise EmulationError(self._explain(text, launches[0].places, seed))
 
     def _launch(self, rank: Rank, report: Any) -> _Launch:
-        plan, buffers = self.plan, _buffers(self.plan, rank.arrays)
+        plan, buffers = self.plan, _buffers(self.plan, rank)
         return _Launch(
             entry=ctypes.cast(self._entry, ctypes.c_void_p),
             params=ctypes.cast(ctypes.c_char_p(rank.packed), ctypes.c_void_p),
@@ -197,12 +198,14 @@ def _kind(array: Array) -> int:
     return int(any(axis.rows for axis in array.axes))
 
 
-def _buffers(plan: Plan, arrays: Mapping[str, Any]) -> Any:
+def _buffers(plan: Plan, rank: Rank) -> Any:
+    held = [(array.name, rank.arrays[array.name], _kind(array)) for array in plan.params.arrays]
+    if rank.unpolled is not None:
+        held.append(("mailbox", rank.unpolled, 2))
     made = []
-    for array in plan.params.arrays:
-        given: np.ndarray[Any, Any] = arrays[array.name]
+    for name, given, kind in held:
         low, high = np.lib.array_utils.byte_bounds(given)
-        made.append(_Buffer(array.name.encode(), low, high - low, _kind(array), 0))
+        made.append(_Buffer(name.encode(), low, high - low, kind, 0))
     return (_Buffer * len(made))(*made)
 
 

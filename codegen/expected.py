@@ -134,12 +134,10 @@ def _gate(config: Gate, sample: Sample) -> Iterable[Expected]:
 def _index_front(config: IndexFront, sample: Sample) -> Iterable[Expected]:
     """Another order of additions may move a largest magnitude by a step of BF16, and across the
     power of two that its scale depends on: then all that has this scale is another."""
-    given, live = sample.arrays, sample.live
-    values = reference.front_values(
-        given["projected"][live],
-        **{name: given[name] for name in ("w_qa", "wq_b", "norm_w", "norm_b")},
-        **sample.scalars,
-    )
+    live = sample.live
+    names = ("w_qa", "wq_b", "norm_w", "norm_b")
+    given: dict[str, Any] = {**{n: sample.arrays[n] for n in names}, **sample.scalars}
+    values = reference.front_values(sample.arrays["projected"][live], **given)
     wants = [
         reference.front_outputs(values, mx=config.mx, fp4=config.fp4, nudge=nudge)
         for nudge in (0, 1, -1)

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import driver
+from . import driver, settings
 from .driver import Device, Driver
 from .errors import DeviceError
 
@@ -122,3 +122,18 @@ class Loader:
                 f"cluster: {plan.entry} needs clusters of {plan.cluster} blocks with"
                 f" {plan.smem_bytes} bytes of shared memory each; {device} has room for 0 of them"
             )
+        self._refuse_starving(device, count.value)
+
+    def _refuse_starving(self, device: Device, fit: int) -> None:
+        """Refuse clusters that wait for others which this device cannot hold beside them."""
+        plan, ranks = self._plan, settings.RANKS_PER_GPU.value()
+        if plan.resident(ranks) <= fit:
+            return
+        tiles = f" x {plan.grid[2]} tiles" if ranks > 1 else ""
+        share = f" x {ranks} ranks on this GPU" if ranks > 1 else ""
+        way = {"query": "build it with poll off and launch query_wait after it"}
+        raise DeviceError(
+            f"co-residency: {plan.entry} polls, so {plan.resident(ranks)} clusters of"
+            f" {plan.cluster} blocks must run at once ({plan.polling} a tile{tiles}{share});"
+            f" {device} fits {fit}: {way.get(plan.config.kernel, 'share it among fewer ranks')}"
+        )

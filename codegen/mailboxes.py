@@ -6,92 +6,22 @@ Public as ``kgen.dcp``.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from .errors import ArgumentError, ConfigError
+from .mailbox_shape import ALIGN, PARITIES, Shape
+from .schema import Config, DcpValue, Query, QueryWait
 
-COLUMNS, LATENT = 576, 512
-PARITIES = 2
-QUERY, PARTIAL = 0xFFFFFFFF, 0x80000000  # sentinels, as 32-bit words; QUERY is that of LSEs too
-ALIGN = 256  # bytes, of each mailbox
+__all__ = ["Mailboxes", "Shape"]
+
 WHOLE = 2 << 20  # bytes that IPC shares at least: what else lay there, peers could read
 DISABLE_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the mailboxes of every rank have in common.
-
-    Parameters
-    ----------
-    ranks, heads
-        Decode context parallel ranks, and query heads of each.
-    capacity
-        Token rows that a mailbox holds: the largest ``batch`` of the kernels.
-    q_heads
-        Rows of a token in the query mailbox, as the kernels' ``q_heads``; 0 is ranks * heads.
-    bf16
-        BF16 queries (``dsa`` without ``fp8``), else FP8.
-    """
-
-    ranks: int
-    heads: int
-    capacity: int
-    q_heads: int = 0
-    bf16: bool = False
-
-    def __post_init__(self) -> None:
-        bounds = {"ranks": (2, 64), "heads": (1, 128), "capacity": (1, 1 << 20)}
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise ConfigError(name, value, f"allowed is an integer from {low} to {high}")
-        if self.q_heads and self.q_heads < self.ranks * self.heads:
-            raise ConfigError("q_heads", self.q_heads, "is 0 or at least ranks*heads")
-
-    @property
-    def rows(self) -> int:
-        """Rows of a token in the query mailbox."""
-        return self.q_heads or self.ranks * self.heads
-
-    @property
-    def boxes(self) -> tuple[tuple[str, str, tuple[int, ...], int], ...]:
-        """Argument name, dtype, shape and sentinel of each kind of mailbox."""
-        query = ("u2" if self.bf16 else "u1", (self.capacity, self.rows, COLUMNS))
-        lse = (self.ranks, self.capacity, self.heads)
-        return (
-            ("mailbox", *query, QUERY),
-            ("partials", "u2", (*lse, LATENT), PARTIAL),
-            ("lse_box", "f4", lse, QUERY),
-        )
-
-    def place(self, name: str, parity: int) -> int:
-        """Bytes from the start of a rank's memory to a mailbox."""
-        start = 0
-        for other, dtype, shape, _ in self.boxes:
-            size = -(-prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
-            if other == name:
-                return start + parity * size
-            start += PARITIES * size
-        return start
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a rank's memory, all mailboxes of both parities."""
-        return self.place("", 0)
-
-    @property
-    def facts(self) -> bytes:
-        """What peers compare before they write."""
-        numbers = (self.ranks, self.heads, self.capacity, self.rows, self.bf16)
-        return struct.pack("<5q", *numbers)
+TABLES = {"peers": "mailbox", "partial_peers": "partials", "lse_peers": "lse_box"}
+NAMES = frozenset(("rank", "multicast", *TABLES, *TABLES.values()))  # arguments of kernels
 
 
 class Mailboxes:
@@ -107,7 +37,7 @@ class Mailboxes:
     shape
         The same on every rank.
     memory
-        At least ``shape.nbytes`` bytes on this GPU that peers can write, 256-byte aligned: a uint8
+        At least ``shape.nbytes`` bytes on this GPU that peers can write, 128-byte aligned: a uint8
         array of CuPy, PyTorch or ``__cuda_array_interface__``. Where None it is allocated, by CuPy.
     library
         In the place of ``cupy``; what tests without a GPU hand in.
@@ -192,7 +122,7 @@ class Mailboxes:
         if len(peers) != shape.ranks:
             raise ArgumentError(f"peers: got {len(peers)}; allowed is one a rank, {shape.ranks}")
         if multicast % ALIGN:
-            raise ArgumentError(f"multicast: got {multicast:#x}; allowed is 0 or a multiple of 256")
+            raise ArgumentError(f"multicast: got {multicast:#x}; allowed is 0 or a multiple of 128")
         self.close()
         bases = [
             self.address if rank == self.rank else self._open(rank, peer)
@@ -200,18 +130,20 @@ class Mailboxes:
         ]
         self._multicast = multicast
         for parity in range(PARITIES):
-            for name, *_ in shape.boxes:
-                table = np.array([base + shape.place(name, parity) for base in bases], np.int64)
+            for name, box in TABLES.items():
+                table = np.array([base + shape.place(box, parity) for base in bases], np.int64)
                 self._peers[name, parity] = self._xp.asarray(table)
 
     def _open(self, rank: int, peer: int | bytes) -> int:
         if isinstance(peer, int):
             if peer <= 0 or peer % ALIGN:
-                raise ArgumentError(f"peers[{rank}]: got {peer:#x}; allowed is a multiple of 256")
+                raise ArgumentError(f"peers[{rank}]: got {peer:#x}; allowed is a multiple of 128")
             return peer
         facts = self.shape.facts
         if peer[: len(facts)] != facts:
-            raise ArgumentError(f"peers[{rank}]: its mailboxes have another shape than {self.shape}")
+            raise ArgumentError(
+                f"peers[{rank}]: its mailboxes have another shape than {self.shape}"
+            )
         opened: int = self._xp.cuda.runtime.ipcOpenMemHandle(peer[len(facts) :])
         self._opened.append(opened)
         return opened
@@ -225,10 +157,9 @@ class Mailboxes:
 
     def view(self, name: str, parity: int) -> Any:
         """The mailbox ``name`` (mailbox, partials or lse_box) of ``parity``, as an array."""
-        dtype, shape = next(box[1:3] for box in self.shape.boxes if box[0] == name)
+        box = self.shape.box(name)
         start = self.shape.place(name, _parity(parity))
-        stop = start + prod(shape) * np.dtype(dtype).itemsize
-        return self._bytes[start:stop].view(dtype).reshape(shape)
+        return self._bytes[start : start + box.nbytes].view(box.dtype).reshape(box.shape)
 
     def arguments(self, kernel: Any, parity: int) -> dict[str, Any]:
         """What a query, query_wait or dcp_value ``kernel`` takes of the mailboxes, by name.
@@ -239,11 +170,11 @@ class Mailboxes:
             When the kernel has another shape, or :meth:`connect` has not given what it needs.
         """
         self._check(kernel.plan.config)
-        known = {"rank": self.rank}
-        known |= {name: self.view(name, parity) for name, *_ in self.shape.boxes}
-        if self._peers:
-            tables = {"peers": "mailbox", "partial_peers": "partials", "lse_peers": "lse_box"}
-            known |= {name: self._peers[box, parity] for name, box in tables.items()}
+        known: dict[str, Any] = {"rank": self.rank}
+        for name, box in TABLES.items():
+            known[box] = self.view(box, parity)
+            if self._peers:
+                known[name] = self._peers[name, parity]
         if self._multicast:
             known["multicast"] = self._multicast + self.shape.place("mailbox", parity)
         taken = [name for name in kernel.plan.params.names if name in NAMES]
@@ -252,21 +183,21 @@ class Mailboxes:
             raise ArgumentError(f"{missing[0]}: not known yet; connect() gives it")
         return {name: known[name] for name in taken}
 
-    def _check(self, config: Any) -> None:
+    def _check(self, config: Config) -> None:
+        if not isinstance(config, Query | QueryWait | DcpValue) or not config.dcp:
+            raise ArgumentError(f"kernel: got {config.slug}; allowed is one with dcp")
         shape = self.shape
-        rows = getattr(config, "q_heads", 0) or getattr(config, "dcp", 0) * shape.heads
-        wide = getattr(config, "bf16", getattr(config, "dsa", False) and not config.fp8)
-        pairs = (
-            ("dcp", getattr(config, "dcp", 0), shape.ranks),
-            ("heads", getattr(config, "heads", 0), shape.heads),
-            ("q_heads", rows, shape.rows),
-            ("bf16", wide, shape.bf16),
-        )
-        for name, theirs, ours in pairs:
-            if theirs != ours:
-                raise ArgumentError(f"{name}: {config.slug} has {theirs}, the mailboxes have {ours}")
+        wide = config.dsa and not config.fp8 if isinstance(config, Query) else config.bf16
+        rows = config.q_heads or config.dcp * config.heads
+        theirs = {"dcp": config.dcp, "heads": config.heads, "q_heads": rows, "bf16": wide}
+        ours = (shape.ranks, shape.heads, shape.rows, shape.bf16)
+        for (name, value), mine in zip(theirs.items(), ours, strict=True):
+            if value != mine:
+                raise ArgumentError(f"{name}: {config.slug} has {value}, the mailboxes have {mine}")
         if config.batch > shape.capacity:
-            raise ArgumentError(f"batch: {config.slug} has more rows than capacity {shape.capacity}")
+            raise ArgumentError(
+                f"batch: {config.slug} has more rows than capacity {shape.capacity}"
+            )
 
     def arm(self, parity: int | None = None) -> None:
         """Fill the mailboxes, of one parity or both, with sentinels, on the current stream.
@@ -274,13 +205,8 @@ class Mailboxes:
         No rank may write to them, or poll them, meanwhile.
         """
         for each in range(PARITIES) if parity is None else (_parity(parity),):
-            for name, *_, sentinel in self.shape.boxes:
-                self.view(name, each).reshape(-1).view(np.uint32)[...] = sentinel
-
-
-NAMES = frozenset(
-    ("rank", "multicast", "peers", "partial_peers", "lse_peers", "mailbox", "partials", "lse_box")
-)  # arguments of kernels that are of mailboxes
+            for box in self.shape.boxes:
+                self.view(box.name, each).reshape(-1).view(np.uint32)[...] = box.sentinel
 
 
 def _parity(parity: int) -> int:

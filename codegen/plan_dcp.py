@@ -87,6 +87,7 @@ def plan_dcp_value(config: DcpValue, chip: Target, schedule: Schedule | None) ->
         params=_value_params(config),
         constants={**_constants(config), "q": config.q},
         work=work(2 * heads * V * LATENT + batch * token, 2 * batch * heads * V * LATENT, chip),
+        polling=heads,
     )
 
 

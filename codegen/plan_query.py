@@ -81,6 +81,7 @@ def plan_query(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             **options[schedule.scheme],
         },
         work=_query_work(config, chip),
+        polling=config.heads if config.dcp and config.poll else 0,
     )
 
 

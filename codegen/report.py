@@ -32,6 +32,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "smem": [asdict(region) for region in plan.smem],
         "smem_bytes": plan.smem_bytes,
         "smem_limit": plan.target.smem_per_block,
+        "polling": plan.polling,
         "work": asdict(plan.work),
     }
 
@@ -47,10 +48,20 @@ def plan_text(plan: Plan) -> str:
         ("CTAs per SM", str(plan.ctas_per_sm)),
         ("must move", f"{plan.work.bytes:,} bytes, {plan.work.flops:,} FLOPs"),
         ("floor", f"{_floor(plan):.2f} µs"),
+        *(("polls", _polls(plan)) for _ in range(bool(plan.polling))),
     )
     head = f"{plan.config.slug} for {plan.target.name}"
     body = [f"  {label:<12} {text}" for label, text in rows]
     return "\n".join((head, *body, "  shared memory", *_smem_lines(plan)))
+
+
+def _polls(plan: Plan) -> str:
+    """What a polling kernel asks of a GPU."""
+    shared = plan.polling * plan.grid[2]
+    return (
+        f"{plan.polling} clusters must run at once; {shared} a rank where ranks share a GPU, which"
+        " KGEN_RANKS_PER_GPU tells; loading decides. A rank that never comes: it polls for ever"
+    )
 
 
 def step_lines(plans: Iterable[Plan]) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Sample:
 
     def view(self, name: str) -> NDArray[Any]:
         """The argument ``name``."""
-        return self.arrays[name][self.inner.get(name, ...)]
+        return np.asarray(self.arrays[name][self.inner.get(name, ...)])
 
     @classmethod
     def of(cls, rng: Rng, batch: int, q: int = 1, rows: int = ROWS) -> Sample:

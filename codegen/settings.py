@@ -59,6 +59,12 @@ def _absolute(name: str) -> Callable[[str], Path]:
     return parse
 
 
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise ConfigError("KGEN_RANKS_PER_GPU", text, "allowed is an integer from 1 to 64")
+    return int(text)
+
+
 def _user_cache() -> Path:
     from platformdirs import user_cache_path
 
@@ -100,6 +106,13 @@ JIT: Setting[bool] = Setting(
 DUMP_DIR: Setting[Path | None] = Setting(
     "KGEN_DUMP_DIR", "none", "where to leave every rendered source and cubin", _path, lambda: None
 )
+RANKS_PER_GPU: Setting[int] = Setting(
+    "KGEN_RANKS_PER_GPU",
+    "1",
+    "decode context parallel ranks that share a GPU, 1 to 64: their polling kernels must fit at once",
+    _ranks,
+    lambda: 1,
+)
 LOG: Setting[int] = Setting(
     "KGEN_LOG",
     "off",
@@ -116,5 +129,6 @@ SETTINGS: tuple[Setting[Any], ...] = (
     ARCH,
     JIT,
     DUMP_DIR,
+    RANKS_PER_GPU,
     LOG,
 )

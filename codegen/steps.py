@@ -32,16 +32,20 @@ def kernels(
         When a field is set that no kernel of the step has.
     """
     models: tuple[type[Config], ...] = (Query, *(IndexFront,) * bool(point.get("dsa")))
+    every: tuple[type[Config], ...] = (*models, Value)
     for name, value in point.items():
-        if not any(name in model.model_fields for model in (*models, Value)):
+        if not any(name in model.model_fields for model in every):
             _refuse_unless_default(name, value)
     yield from ((model.kernel, _fields(model, point)) for model in models)
-    shape = point.get("heads"), point.get("batch")
-    known = [number for number in shape if isinstance(number, int)]
-    ways = {len(known) == 2 and value_bmm(*known, arch) for arch in archs}
-    for model in (Value, Gate):
-        if (model is Gate) in ways:
-            yield model.kernel, _fields(model, point)
+    fields = _fields(Value, point)
+    ways = {_by_gemm(point.get("heads"), point.get("batch"), arch) for arch in archs}
+    yield from ((Value.kernel, fields),) * (False in ways)
+    yield from ((Gate.kernel, fields),) * (True in ways)
+
+
+def _by_gemm(heads: Any, batch: Any, arch: str | None) -> bool:
+    """What :func:`value_bmm` tells; the kernel, where a number is missing."""
+    return heads is not None and batch is not None and value_bmm(heads, batch, arch)
 
 
 def _fields(model: type[Config], point: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .params import ANY, Array
 from .plan import Plan
 from .samples import Arrays, Rng, Sample
 from .schema import Config
+from .single import refuse_ranks
 
 POISON = 0xFF  # of bytes: no output byte is 0xFF, and as BF16 it is a NaN that no kernel stores
 
@@ -83,8 +84,9 @@ def verify(
     DeviceError
         When there is no GPU that kgen has a target for.
     NotBuiltError
-        When there is no check of the family yet.
+        When there is no check of the family yet, or the kernel waits for other ranks.
     """
+    refuse_ranks(config, "verify")
     if config.kernel not in FAMILIES:
         raise NotBuiltError("kernel", config.kernel, f"verify has {', '.join(FAMILIES)}")
     nvml.require()

@@ -14,6 +14,7 @@ from .errors import EmulationError, NotBuiltError
 from .expected import FAMILIES
 from .judge import Verdict
 from .samples import Arrays, Rng, Sample
+from .single import refuse_ranks
 from .verify import Outcome, check, inside, joined, part, poisoned
 
 ROWS = 8  # of a sample, about
@@ -35,8 +36,9 @@ def verify(
     DeviceError
         When there is no g++ 12 or newer.
     NotBuiltError
-        When there is no check of the family yet.
+        When there is no check of the family yet, or the kernel waits for other ranks.
     """
+    refuse_ranks(config, "verify")
     if config.kernel not in FAMILIES:
         raise NotBuiltError("kernel", config.kernel, f"verify has {', '.join(FAMILIES)}")
     first = secrets.randbelow(1 << 32) if seed is None else seed

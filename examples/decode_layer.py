@@ -22,14 +22,14 @@ from typing import Any
 try:
     import torch
 except ImportError:  # --help works all the same
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 HIDDEN, PAGE, LONGEST = 1024, 64, 200
 LORA, LATENT, NOPE, ROPE, OUT = 1536, 512, 128, 64, 128
 EPS = 1e-6
 K_SCALE = 1 / 16  # a value of the cache is its E4M3 times this
 Q_SCALE = 1 / 8
-TOLERANCE = 0.05  # of the outputs' root mean square: what FP8 and BF16 cost
+TOLERANCE = 0.08  # of the outputs' root mean square: what FP8 and BF16 cost
 
 Tensor = Any
 Layer = Callable[["Weights", "State"], Tensor]
@@ -91,7 +91,7 @@ def random_weights(heads: int, device: str) -> Weights:
 def random_state(batch: int, device: str) -> State:
     """Ragged requests whose pages are dealt in random order; the last one is empty."""
     lengths = torch.randint(1, LONGEST + 1, (batch,), device=device, dtype=torch.int32)
-    lengths[0] = LONGEST  # several pages
+    lengths[0], lengths[1] = LONGEST, 1  # several pages; nothing but the newest token
     lengths[-1] = 0
     each = math.ceil(LONGEST / PAGE)
     pages = torch.randperm(batch * each, device=device).view(batch, each)

@@ -6,11 +6,13 @@ import ctypes
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kgen.codegen import arrays, driver
 from kgen.codegen.arrays import packed
+from kgen.codegen.blueprint import Plan
 from kgen.codegen.params import Array, Axis, ParamTable, Scalar
 from kgen.codegen.schema import Query
 
@@ -348,8 +350,11 @@ def plan(params: ParamTable | None = None, **changes: Any) -> Any:
         "threads": 288,
         "smem_bytes": 113936,
         "params": params or table(),
+        "polling": 0,
     }
-    return SimpleNamespace(**fields | changes)
+    made = SimpleNamespace(**fields | changes)
+    made.resident = partial(Plan.resident, made)
+    return made
 
 
 def cubin() -> Any:

@@ -25,7 +25,7 @@ OTHERS = [(name, scheme) for name in SMALL for scheme in ("ksplit2", "ksplit8")]
 FRONT = [name for name in inputs.names() if name.startswith("front")]
 FRESH = (
     *("query-h1-b3-dsa-late", "query-h2-b2-no_release", "query-h1-b9-dsa-no_store_qc"),
-    *("query-h1-b5-qb_cp_async", "query-h1-b33-dsa-fp8-nvfp4-late", "query-h1-b128"),
+    *("query-h1-b5-q_b_cp_async", "query-h1-b33-dsa-fp8-nvfp4-late", "query-h1-b128"),
     *("query_norm-b3", "value-h2-b9-q3", "gate-h3-b4", "gate-h1-b12-q4-no_release"),
     *("index_front-b1-mx", "index_front-b8-fp4", "index_front-b9-mx", "index_front-b40-fp4"),
 )
@@ -38,7 +38,7 @@ def judge_vector(name: str, schedule: Schedule | None = None) -> None:
     verdicts = verify.check(made.plan, expectations, verify_cpu.run(made, sample, seed))
     assert all(verdict.right for verdict in verdicts.values()), verdicts
     values = next(iter(verdicts.values()))
-    assert values.share_exact >= 1 - 9e-4, values
+    assert values.share_exact >= 1 - 2e-3, values
 
 
 def test_there_are_75_vectors() -> None:

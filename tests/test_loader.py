@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen.errors import DeviceError, DriverError
+from kgen.codegen.errors import ConfigError, DeviceError, DriverError
 from kgen.codegen.loader import Loader
 
 from . import fakes
@@ -79,6 +79,38 @@ def test_refused(
     with pytest.raises(DeviceError, match=message):
         loader(**changes).get(0, 0)
     assert cuda.stack == [] and not cuda.launches
+
+
+POLLING = {"polling": 8, "grid": (8, 8, 2)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fit", "needed"), [("", 7, 8), ("2", 31, 32), ("4", 63, 64), ("1", 0, 0)]
+)
+def test_polling_clusters_that_do_not_fit_are_refused_with_both_numbers(
+    monkeypatch: PATCH, ranks: str, fit: int, needed: int
+) -> None:
+    """A rank alone needs a tile's clusters, ranks on one GPU those of all tiles of each."""
+    monkeypatch.setenv("KGEN_RANKS_PER_GPU", ranks)
+    install(monkeypatch, active_clusters=fit)
+    message = f"so {needed} clusters of 8 blocks .* fits {fit}: .*query_wait" if needed else "room"
+    with pytest.raises(DeviceError, match=message):
+        loader(**POLLING).get(0, 0)
+    install(monkeypatch, active_clusters=max(needed, 8))
+    assert loader(**POLLING).get(0, 0)
+
+
+def test_what_does_not_poll_needs_no_room_for_others(monkeypatch: PATCH) -> None:
+    monkeypatch.setenv("KGEN_RANKS_PER_GPU", "64")
+    install(monkeypatch, active_clusters=1)
+    assert loader().get(0, 0)
+
+
+def test_ranks_per_gpu_is_a_number(monkeypatch: PATCH) -> None:
+    monkeypatch.setenv("KGEN_RANKS_PER_GPU", "65")
+    install(monkeypatch)
+    with pytest.raises(ConfigError, match="KGEN_RANKS_PER_GPU: got '65'; allowed .* 1 to 64"):
+        loader(**POLLING).get(0, 0)
 
 
 @pytest.mark.parametrize("call", ["cuModuleGetFunction", "cuFuncSetAttribute", "cuModuleLoadData"])

@@ -1,0 +1,24 @@
+"""What runs one rank only refuses kernels that wait for others."""
+
+from __future__ import annotations
+
+from .config import Config
+from .errors import NotBuiltError
+
+
+def refuse_ranks(config: Config, command: str) -> None:
+    """Refuse ``config`` where it is of several ranks: alone, its poll would never end.
+
+    Raises
+    ------
+    NotBuiltError
+        Naming the ranks, and what runs them.
+    """
+    ranks = getattr(config, "dcp", 0)
+    if ranks:
+        raise NotBuiltError(
+            "dcp",
+            ranks,
+            f"{command} runs one rank alone, and {config.slug} needs {ranks}, each with the"
+            " mailboxes of all: kgen.dcp.Mailboxes makes those in a program of your own",
+        )
