@@ -87,7 +87,7 @@ def dcp_value(*, arch: str | None = None, **fields: Any) -> Kernel:
 
     Fields: those of ``value``, ``dcp``, ``q_heads`` and ``bf16``. Called with this rank's attention
     ``rows`` [rows, D*H, 512] bfloat16, ``lse`` [rows, D*H] float32 (base 2), ``local_lengths``
-    [rows / q] int32, what ``value`` takes but ``latent``, and :class:`kgen.dcp.Mailboxes`' arguments.
+    [rows / q] int32, what ``value`` takes but ``latent``, and what :class:`kgen.dcp.Mailboxes` has.
     """
     return kernel(_config("dcp_value", fields), arch)
 

@@ -44,8 +44,8 @@ class Plan:
     """All that is known of a kernel before its source is rendered.
 
     ``grid`` counts CTAs, ``cluster`` those along x that form a cluster, ``threads`` those of a CTA;
-    ``smem`` maps the dynamic shared memory. ``polling`` counts the clusters of a tile of tokens that
-    wait for one another and for other ranks', so that a GPU must hold them all at once.
+    ``smem`` maps the dynamic shared memory. ``polling`` counts the clusters of a tile of tokens
+    that wait for one another and for other ranks', so that a GPU must hold them all at once.
     """
 
     config: Config

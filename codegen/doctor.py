@@ -71,6 +71,12 @@ def _headers() -> Details:
     return {"toolkit": "none needed", "kgen": ", ".join(own)}
 
 
+def _compiler() -> Details:
+    from . import hostcc
+
+    return asdict(hostcc.host()) | {"serves": "runs of kernels on the CPU"}
+
+
 def _driver() -> Details:
     from . import nvml
 
@@ -129,6 +135,7 @@ PROBES: dict[str, Callable[[], Details]] = {
     "kgen": _kgen,
     "nvrtc": _nvrtc,
     "headers": _headers,
+    "c++": _compiler,
     "driver": _driver,
     "gpus": _gpus,
     "cache": _cache,

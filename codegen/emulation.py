@@ -13,7 +13,7 @@ from .arrays import ArrayView, Fields, Layout
 from .blueprint import Plan, Schedule
 from .config import Config
 from .emulator import Emulated
-from .errors import ArgumentError, ConfigError
+from .errors import ArgumentError, ConfigError, NotBuiltError
 from .layouts import ACCEPTED, refused
 from .params import Array, itemsize
 from .plan import plan as make_plan
@@ -35,8 +35,8 @@ def emulate(
     Parameters
     ----------
     kernel
-        A family with its ``fields`` (``"query", heads=8, batch=4``), a slug (``"query-h8-b4"``), or a
-        configuration.
+        A family with its ``fields`` (``"query", heads=8, batch=4``), a slug
+        (``"query-h8-b4"``), or a configuration.
     arch
         The target that is planned for: it chooses the schedule.
     schedule
@@ -48,6 +48,8 @@ def emulate(
     ------
     ConfigError
         Naming the field, the value received and what is allowed.
+    NotBuiltError
+        With ``dcp``: this call has no ranks.
     DeviceError
         Where there is no g++ 12 or newer.
 
@@ -57,7 +59,10 @@ def emulate(
     >>> out = query(qkv, w_qa=w_qa, w_kva=w_kva, w_qb=w_qb, w_uk=w_uk, cache=cache, slots=slots,
     ...             q_scale_inv=q_scale_inv, k_scale_inv=k_scale_inv, seed=7)
     """
-    return Emulation(make_plan(_config(kernel, fields), arch, schedule))
+    config = _config(kernel, fields)
+    if ranks := getattr(config, "dcp", 0):
+        raise NotBuiltError("dcp", ranks, "one rank alone would wait for the others for ever")
+    return Emulation(make_plan(config, arch, schedule))
 
 
 def _config(kernel: str | Config, fields: dict[str, Any]) -> Config:

@@ -126,7 +126,8 @@ class Loader:
 
     def _refuse_starving(self, device: Device, fit: int) -> None:
         """Refuse clusters that wait for others which this device cannot hold beside them."""
-        plan, ranks = self._plan, settings.RANKS_PER_GPU.value()
+        plan = self._plan
+        ranks = settings.RANKS_PER_GPU.value() if plan.polling else 1
         if plan.resident(ranks) <= fit:
             return
         tiles = f" x {plan.grid[2]} tiles" if ranks > 1 else ""

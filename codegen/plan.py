@@ -51,6 +51,7 @@ def plan(config: Config, arch: str | Target = DEFAULT, schedule: Schedule | None
     """
     chip = arch if isinstance(arch, Target) else find_target(arch)
     _check_built(config)
+    _check_transport(config, chip)
     made = _PLANNERS[type(config)](config, chip, schedule)
     if made.smem_bytes > chip.smem_per_block:
         raise PlanError(
@@ -60,6 +61,13 @@ def plan(config: Config, arch: str | Target = DEFAULT, schedule: Schedule | None
             f"memory a block, {chip.name} has {chip.smem_per_block:,}",
         )
     return made
+
+
+def _check_transport(config: Config, chip: Target) -> None:
+    multicast = isinstance(config, Query) and config.dcp and config.transport == "multicast"
+    if multicast and not chip.multimem:
+        allowed = f"{chip.name} has no multicast stores (multimem); allowed is unicast"
+        raise PlanError("transport", "multicast", allowed)
 
 
 # Fields whose kernels do not exist yet: any value but the default is refused in plain words.

@@ -109,7 +109,7 @@ DUMP_DIR: Setting[Path | None] = Setting(
 RANKS_PER_GPU: Setting[int] = Setting(
     "KGEN_RANKS_PER_GPU",
     "1",
-    "decode context parallel ranks that share a GPU, 1 to 64: their polling kernels must fit at once",
+    "decode context parallel ranks that share a GPU, 1 to 64; their polling kernels must fit it",
     _ranks,
     lambda: 1,
 )

@@ -1,8 +1,8 @@
 """The table of single edits of rendered kernels: ``data/mutations.toml``.
 
-``kernel`` names one of :data:`KERNELS`. The ``nth`` place (from 0) of ``old`` in the rendered source
-becomes ``new``. A report may point at the lines of the edit, or at any line with one of ``partners``:
-what the removed text kept apart, or waits for what now never comes.
+``kernel`` names one of :data:`KERNELS`. The ``nth`` place (from 0) of ``old`` in the rendered
+source becomes ``new``. A report may point at the lines of the edit, or at any line with one of
+``partners``: what the removed text kept apart, or waits for what now never comes.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from kgen.codegen.samples import Rng, bf16
 
 MULTICAST = 0x700000000000  # stands for the mailboxes of every rank
 PAGES, PAGE = 2, 64
+SENT = {"rows": "rows", "lses": "lse", "local_lengths": "local_lengths"}  # by argument
 SPARE = 2  # rows of a mailbox beyond the batch
 
 Arrays = dict[str, Any]
@@ -208,6 +209,7 @@ class Tails:
         launch(self.made, self.boxes, given, parity, seed=seed, lazy=lazy)
 
     def expected(self, given: list[Arrays], rank: int) -> np.ndarray:
-        sources = ([arrays[name] for arrays in given] for name in ("rows", "lse", "local_lengths"))
-        own = (given[rank][name] for name in ("w_uv", "gate", "lengths"))
-        return reference_dcp.dcp_value(*sources, *own, rank=rank, q=self.config.q)
+        sources = {key: [arrays[name] for arrays in given] for key, name in SENT.items()}
+        own = {"w_uv": "w_uv", "gates": "gate", "lengths": "lengths"}
+        mine = {name: given[rank][argument] for name, argument in own.items()}
+        return reference_dcp.dcp_value(**sources, **mine, rank=rank, q=self.config.q)

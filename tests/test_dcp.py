@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from kgen.codegen import judge, mailboxes, reference_dcp, schema
+from kgen.codegen import judge, mailbox_shape, reference_dcp, schema
 from kgen.codegen.conversions import from_bf16, to_bf16, to_e4m3
 from kgen.codegen.emulator import emulate
 from kgen.codegen.errors import EmulationError
@@ -18,6 +19,7 @@ from kgen.codegen.render import render
 from kgen.codegen.samples import bf16
 
 from . import ranks
+from .conftest import missing_compiler
 from .ranks import Arrays, Queries, Tails, filled, launch
 
 cpu = pytest.mark.cpu
@@ -53,21 +55,29 @@ def test_cases_mix_transports_forms_and_shapes() -> None:
             assert {"dsa" in fields for fields in seen} == {True, False}
 
 
+SLUGS = (
+    *("query-h1-b5-scheme.ksplit", "query-h1-b5-scheme.ksplit-dcp2-transport.unicast"),
+    *("query-h1-b5", "query-h1-b5-dcp2-transport.unicast", "query-h1-b5-dsa-fp8"),
+    *("query-h1-b5-dsa", "query-h1-b5-dcp2-dsa-transport.unicast", "query_wait-h2-b3-dcp2"),
+    *("query-h2-b3-dcp2-no_poll-transport.unicast", "dcp_value-h2-b3-dcp2", "dcp_value-h1-b2-dcp8"),
+    *("dcp_value-h1-b18-dcp2", "dcp_value-h1-b2-dcp2", "dcp_value-h1-b33-q3-dcp2"),
+    *("dcp_value-h2-b8-q4-dcp4", "dcp_value-h1-b5-dcp4-q_heads8-bf16", "dcp_value-h1-b3-dcp4"),
+)  # of the other tests
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> None:
-    """The kernels of all chosen cases, compiled side by side."""
-    chosen = {item.name for item in request.session.items if item.module is request.module}
-    needed = [case for case in CASES if f"test_gathered_query[{name(case)}]" in chosen]
-    slugs = set()
-    for dcp, heads, batch, fields in needed:
+    """The kernels of the tests, compiled side by side where most of them run."""
+    if missing_compiler() or len(request.session.items) < len(CASES):
+        return
+    configs = {schema.parse_slug(slug) for slug in SLUGS}
+    for dcp, heads, batch, fields in CASES:
         plain = {"dsa": True} if "dsa" in fields else {}
         shape = {"heads": heads, "batch": batch}
-        slugs |= {
-            schema.make("query", shape | plain),
-            schema.make("query", shape | fields | {"dcp": dcp}),
-        }
+        for more in (plain, fields | {"dcp": dcp}):
+            configs.add(schema.make("query", shape | more))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda config: emulate(plan(config)), slugs))
+        list(pool.map(lambda config: emulate(plan(config)), configs))
 
 
 @cpu
@@ -135,7 +145,7 @@ def test_without_poll_and_query_wait(fields: Arrays, lazy: bool) -> None:
 @cpu
 def test_query_wait_of_a_missing_word_is_a_deadlock() -> None:
     wait = emulate(plan(schema.make("query_wait", {"heads": 1, "batch": 2, "dcp": 2})))
-    boxes = ranks.boxes_of(mailboxes.Shape(2, 1, 2))
+    boxes = ranks.boxes_of(mailbox_shape.Shape(2, 1, 2))
     for box in boxes:
         box.view("mailbox", 0)[...] = 1
     launch(wait, boxes, [{}, {}], 0, seed=1)
@@ -200,6 +210,7 @@ SOURCES: dict[str, Callable[[Arrays], None]] = {
     "-inf": lambda a: a["lse"].fill(-np.inf),
     "inf": lambda a: a["lse"].fill(np.inf),
     "negative zeros": lambda a: a["rows"].fill(0x8000),
+    "pairs that are the sentinel": lambda a: a["rows"].view(np.uint32).fill(mailbox_shape.PARTIAL),
     "NaN rows": lambda a: a["rows"][:, :, ::7].fill(0x7FC0),
     "negative NaN rows": lambda a: a["rows"][:, :, ::7].fill(0xFFFF),
     "1e4 apart": lambda a: a["lse"].__setitem__(..., a["lse"] + np.float32(1e4)),
@@ -245,7 +256,8 @@ def test_dcp_value(fields: Arrays) -> None:
             lse = arrays["lse"]
             lse.flat[subject.rng.integers(0, lse.size, 3)] = [np.nan, -np.inf, np.inf]
             arrays["local_lengths"][...] = subject.rng.integers(-1, 3, len(arrays["local_lengths"]))
-            arrays["rows"][0, 0, :8] = 0x8000
+            arrays["rows"][0, 0, :8] = [0, 0x8000] * 4
+            arrays["rows"][1, 0, 0:8:2] = 0x8000
         list(judged(subject, given, step % 2, seed=step))
 
 
@@ -289,3 +301,62 @@ def test_merge_weighs_by_powers_of_two() -> None:
     lses = [np.full((1, 1), lse, np.float32) for lse in (1.0, 0.0)]
     merged = from_bf16(reference_dcp.merge([one, two], lses))
     assert np.allclose(merged, (2 * 1 + 1 * 2) / 3, rtol=2**-8)
+
+
+# Single edits of the rendered source, each of which must fail: old text, new text.
+QUERY_EDITS = (
+    ("params.rank * kNumHeads + head", "head"),
+    ("params.rank * kNumHeads + head", "params.rank + head * 2"),
+    ("i % kPieces * 16;\n        publish", "(i % kPieces ^ 1) * 16;\n        publish"),
+    ("rank < 2; ++rank", "rank < 1; ++rank"),
+    (
+        "multicast_store(reinterpret_cast<uint8_t*>(params.multicast) + offset",
+        "system_store(nullptr",
+    ),
+)
+TAIL_EDITS = (
+    ("positive_zeros(v.word[k])", "v.word[k]"),
+    ("if (!valid) lse = kNoSource;", ""),
+    ("length > 0 && ", ""),
+    ("store_global16(row + 16 * i, empty);", ""),
+    ("store_global16(box + row + i % kPieces * 16, empty);", ""),
+    ("params.lse_box) + place) = kSentinel;", "params.lse_box) + place) = 0;"),
+    ("head / kNumHeads;", "head % kRanks;"),
+)
+
+
+def edited(made: Queries | Tails, old: str, new: str) -> None:
+    """Put the edited kernel in the place of the right one."""
+    whole = made.whole if isinstance(made, Queries) else made.made
+    source = render(whole.plan)
+    assert old in source.text, old
+    wrong = emulate(whole.plan, source=replace(source, text=source.text.replace(old, new, 1)))
+    if isinstance(made, Queries):
+        made.whole = wrong
+    else:
+        made.made = wrong
+
+
+@cpu
+@pytest.mark.parametrize(("old", "new"), QUERY_EDITS)
+def test_a_wrong_query_is_noticed(old: str, new: str) -> None:
+    transport = "multicast" if "multicast" in old else "unicast"
+    subject = Queries.of(dcp=2, heads=2, batch=3, transport=transport)
+    edited(subject, old, new)
+    with pytest.raises((AssertionError, EmulationError)):
+        subject.step(0, seed=1)
+
+
+@cpu
+@pytest.mark.parametrize(("old", "new"), TAIL_EDITS)
+def test_a_wrong_dcp_value_is_noticed(old: str, new: str) -> None:
+    subject = Tails.of(dcp=2, heads=2, batch=3)
+    edited(subject, old, new)
+    given = subject.inputs()
+    given[0]["rows"][0, :, 1:8:2] = 0x8000
+    given[0]["rows"][0, :, 0:8:2] = 0
+    given[1]["local_lengths"][1] = 0
+    given[1]["lse"][2] = np.nan
+    given[0]["lengths"][...] = 1  # of all ranks
+    with pytest.raises((AssertionError, EmulationError)):
+        list(judged(subject, given, 0, seed=2))

@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = [ROOT / "cli.py", ROOT / "py.typed", *(ROOT / "codegen").glob("*.py")]
-    for pattern in ("**/*.cu.j2", "**/*.cu", "**/*.cuh"):
+    for pattern in ("**/*.cu.j2", "**/*.cu", "**/*.cuh", "host/*.h", "host/*.cpp"):
         found = list((ROOT / "templates").glob(pattern))
         assert found
         expected += found

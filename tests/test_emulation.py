@@ -18,7 +18,7 @@ import kgen
 from kgen import cli
 from kgen.codegen import emulation, samples, schema, verify, verify_cpu
 from kgen.codegen.emulation import Emulation, emulate
-from kgen.codegen.errors import ArgumentError, ConfigError, EmulationError
+from kgen.codegen.errors import ArgumentError, ConfigError, EmulationError, NotBuiltError
 from kgen.codegen.render import render
 
 pytestmark = pytest.mark.cpu
@@ -48,6 +48,11 @@ def test_a_kernel_is_named_in_three_ways(kernel: Any, fields: dict[str, Any]) ->
 def test_fields_beside_a_whole_name_are_refused() -> None:
     with pytest.raises(ConfigError, match=f"batch: got 4; {SLUG} names all fields already"):
         emulate(SLUG, batch=4)
+
+
+def test_a_rank_alone_is_refused() -> None:
+    with pytest.raises(NotBuiltError, match="dcp: got 2; one rank alone would wait"):
+        emulate("query", heads=1, batch=1, dcp=2)
 
 
 def test_outputs_are_made_and_returned(norm: Emulation) -> None:
@@ -107,13 +112,15 @@ def test_a_report_has_lines_a_seed_and_what_repeats_it(norm: Emulation) -> None:
 def test_a_deadlock_says_who_waits_for_what_and_where() -> None:
     made = emulate("value-h1-b1")
     source = render(made.plan)
-    text = source.text.replace("kOutputs * 2 * kLatentColumns", "kOutputs * 2 * kLatentColumns + 64")
+    expected = "kOutputs * 2 * kLatentColumns"
+    text = source.text.replace(expected, f"{expected} + 64")
     line = text[: text.index("mbarrier_wait(barrier, 0)")].count("\n") + 1
     with pytest.raises(EmulationError, match="deadlock:") as caught:
         verify_cpu.trial(Emulation(made.plan, replace(source, text=text)), 0)
     report = str(caught.value)
-    assert "and 127 others wait for the mbarrier at" in report
-    assert f"which lacks 0 arrivals and 64 bytes: value-h1-b1.cu:{line}" in report
+    assert "waits for the mbarrier at" in report
+    lacks = "which lacks 0 arrivals and 64 bytes, as do 127 others"
+    assert f"{lacks}: value-h1-b1.cu:{line}" in report
 
 
 def test_verify_is_repeated_by_its_seed() -> None:
@@ -128,7 +135,7 @@ def _sample(config: Any) -> samples.Sample:
     return samples.gate(config, np.random.default_rng(3), 8)
 
 
-def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command() -> None:
     command = ("verify", SLUG, "--cpu", "--seed", "8", "--seeds", "3", "--json")
     done = CliRunner().invoke(cli.kgen, command)
     (data,) = json.loads(done.stdout)

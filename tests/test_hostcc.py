@@ -107,5 +107,5 @@ def test_what_does_not_compile() -> None:
 
 def test_a_folder_that_others_can_write_is_not_used(own_cache: Path) -> None:
     hostcc.folder().chmod(0o777)
-    with pytest.raises(DeviceError, match="writable by group or others .* are not run"):
+    with pytest.raises(DeviceError, match=r"writable by group or others .* are not run"):
         hostcc.folder()

@@ -109,7 +109,7 @@ def test_what_does_not_poll_needs_no_room_for_others(monkeypatch: PATCH) -> None
 def test_ranks_per_gpu_is_a_number(monkeypatch: PATCH) -> None:
     monkeypatch.setenv("KGEN_RANKS_PER_GPU", "65")
     install(monkeypatch)
-    with pytest.raises(ConfigError, match="KGEN_RANKS_PER_GPU: got '65'; allowed .* 1 to 64"):
+    with pytest.raises(ConfigError, match=r"KGEN_RANKS_PER_GPU: got '65'; allowed .* 1 to 64"):
         loader(**POLLING).get(0, 0)
 
 

@@ -1,4 +1,8 @@
-"""The 75 stored cases as samples, with what SPEC's rule expects of their outputs."""
+"""The 75 stored cases as samples, with what SPEC's rule expects of their outputs.
+
+On a GPU q_c is right to the byte; elsewhere a reciprocal square root of another last bit flips a
+rounding now and then.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def _query(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> 
         yield Expected("query", "out", (sample.live,), stored["query"], judge.close)
         yield Expected("rows", "cache", (slots // page, slots % page), stored["rows"], judge.exact)
         if "q_c" in stored:
-            yield Expected("q_c", "q_c", (sample.live,), stored["q_c"], judge.exact)
+            yield Expected("q_c", "q_c", (sample.live,), stored["q_c"], judge.nearly_exact)
 
     return sample, expected()
 

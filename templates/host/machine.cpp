@@ -6,6 +6,7 @@
 // the warps' writes, of their engines' writes, and which of their accesses are over. An asynchronous
 // store brings its own bytes and what was over when it was issued, not its thread's other writes.
 #include "machine.h"
+#include "switch.h"
 
 #include <sys/mman.h>
 
@@ -17,33 +18,8 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
-
-extern "C" void machine_switch(void** save, void* load);
-#if defined(__x86_64__)
-asm(R"(
-.globl machine_switch
-.type machine_switch, @function
-machine_switch:
-    push %rbp
-    push %rbx
-    push %r12
-    push %r13
-    push %r14
-    push %r15
-    mov %rsp, (%rdi)
-    mov %rsi, %rsp
-    pop %r15
-    pop %r14
-    pop %r13
-    pop %r12
-    pop %rbx
-    pop %rbp
-    ret
-)");
-#else
-#error "the executor knows how to switch fibers on x86-64 only"
-#endif
 
 namespace {
 
@@ -115,6 +91,7 @@ struct Fiber {
     Warp* warp = nullptr;
     Index index{};
     bool done = false, waited = false;
+    uint32_t phases = 0;  // of the cluster barrier, that it waited for
     const char* blocked = nullptr;  // on what
     void* here = nullptr;
     std::vector<std::vector<Copy>> groups;  // of cp.async, the last one open
@@ -148,6 +125,9 @@ struct Mbarrier {
     int count = 0, pending = 0, tx = 0;
     uint32_t phase = 0;
     bool fenced = false;
+    int maker = 0;  // the warp that initialised it, at its clock `made`
+    Clock made = 0;
+    uint32_t since = 0;  // phases of the cluster barrier after which the fence has told peers
     Clocks clocks, done;
     std::vector<Fiber*> waiting;
     void* here = nullptr;
@@ -277,7 +257,11 @@ void join(Clocks& into, const Clocks& from) {
 
 size_t over(int warp) { return 2 * num_warps + warp; }
 
-void tick(Warp* warp) { warp->clocks[over(warp->id)] = ++warp->clocks[warp->id]; }
+// All that `warp` has done so far is over, and whoever takes its clocks now knows.
+void settle(Warp* warp) { warp->clocks[over(warp->id)] = warp->clocks[warp->id]; }
+
+// What it does from now on is later.
+void tick(Warp* warp) { ++warp->clocks[warp->id]; }
 
 int agent_of(const Warp* warp) { return static_cast<int>(num_warps) + warp->id; }
 
@@ -318,12 +302,9 @@ void start(Fiber* fiber) {
         void* memory = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         fiber->stack = static_cast<uint8_t*>(memory);
     }
-    void** top = reinterpret_cast<void**>(fiber->stack + kStack - 64);
-    *--top = nullptr;  // run_fiber's return address: it never returns
-    *--top = reinterpret_cast<void*>(run_fiber);
-    for (int i = 0; i < 6; ++i) *--top = nullptr;
-    fiber->sp = top;
+    fiber->sp = machine_stack(fiber->stack + kStack - 64, run_fiber);
     fiber->done = fiber->waited = false;
+    fiber->phases = 0;
     fiber->blocked = nullptr;
     fiber->groups.assign(1, {});
 }
@@ -394,6 +375,9 @@ void mark_write(Cta* cta, uint32_t offset, unsigned bytes, int writer, Clock clo
 }
 
 void write_shared(Cta* cta, uint32_t offset, unsigned bytes, void* here) {
+    const auto next = cta->mbarriers.upper_bound(offset + bytes - 1);
+    if (next != cta->mbarriers.begin() && std::prev(next)->first + 8 > offset)
+        fault(here, std::prev(next)->second.here, "writes shared memory at %u, over an mbarrier", offset);
     check_write(cta, offset, bytes, self->warp, here);
     mark_write(cta, offset, bytes, self->warp->id, self->warp->clocks[self->warp->id], here);
 }
@@ -416,13 +400,16 @@ void check_global(const void* address, unsigned bytes, bool writes, bool known, 
     const Launch* mine = grid->launch;
     if (!buffer) {
         const auto* p = static_cast<const uint8_t*>(address);
+        const Buffer* nearest = nullptr;
+        size_t least = known ? SIZE_MAX : kNear;
         for (int i = 0; i < mine->num_buffers; ++i) {
             const Buffer& b = mine->buffers[i];
-            const bool near = p + kNear > b.base && p < b.base + b.bytes + kNear;
-            if (near || known)
-                fault(here, nullptr, "%s %u bytes outside of %s, %lld bytes from its start", writes ? "writes" : "reads", bytes,
-                      b.name, static_cast<long long>(p - b.base));
+            const size_t away = p < b.base ? b.base - p : p + bytes - (b.base + b.bytes);
+            if (away < least) nearest = &b, least = away;
         }
+        if (nearest)
+            fault(here, nullptr, "%s %u bytes outside of %s, %lld bytes from its start", writes ? "writes" : "reads", bytes,
+                  nearest->name, static_cast<long long>(p - nearest->base));
         return;
     }
     if (writes && buffer->kind != kStepOut) fault(here, nullptr, "writes %s, an input", buffer->name);
@@ -513,6 +500,17 @@ void finish(const Copy& copy) {
     complete_mbarrier(barrier);
 }
 
+// The running thread may use a barrier: what initialised it came before.
+void check_made(const Mbarrier& barrier, const Cta* cta, void* here) {
+    const bool told = barrier.fenced && self->phases >= barrier.since;
+    if (cta != self->cta && !barrier.fenced)
+        fault(here, barrier.here, "uses a peer's mbarrier whose initialisation no fence made visible");
+    if (cta != self->cta && !told)
+        fault(here, barrier.here, "uses a peer's mbarrier, and no cluster barrier came after its initialisation");
+    if (!told && barrier.maker != self->warp->id && !ordered(self->warp->clocks, barrier.maker, barrier.made))
+        fault(here, barrier.here, "uses an mbarrier that another warp initialises: nothing orders the two");
+}
+
 Copy make_copy(Place place, unsigned bytes, void* here) {
     Warp* warp = self->warp;
     Copy copy{};
@@ -530,7 +528,13 @@ void issue(Copy copy, Address barrier, void* here) {
     const Place place = resolve(barrier, 8, here);
     if (place.cta != copy.target) fault(here, nullptr, "counts on an mbarrier of another CTA than it writes to");
     copy.barrier = place.offset;
+    const auto found = place.cta->mbarriers.find(place.offset);
+    if (found == place.cta->mbarriers.end())
+        fault(here, nullptr, "asynchronous bytes for the mbarrier at %u, which is not initialised", place.offset);
+    check_made(found->second, place.cta, here);
+    if (!found->second.fenced) fault(here, found->second.here, "asynchronous bytes for an mbarrier whose initialisation no fence made visible");
     check_write(copy.target, copy.offset, copy.bytes, self->warp, here);
+    mark_write(copy.target, copy.offset, copy.bytes, copy.agent, copy.clock, here);  // from now on nobody may read
     copy.over.assign(self->warp->clocks.begin() + static_cast<long>(over(0)), self->warp->clocks.end());
     pending.push_back(copy);
 }
@@ -547,12 +551,10 @@ Mbarrier& mbarrier_at(Address address, void* here) {
     const Place place = resolve(address, 8, here);
     auto found = place.cta->mbarriers.find(place.offset);
     if (found == place.cta->mbarriers.end()) fault(here, nullptr, "the mbarrier at %u is not initialised", place.offset);
-    if (place.cta != self->cta) {
-        if (place.cta->exited) fault(here, nullptr, "arrives on an mbarrier of a CTA that has exited");
-        if (!found->second.fenced)
-            fault(here, found->second.here, "uses a peer's mbarrier whose initialisation no fence made visible");
-    }
-    return found->second;
+    Mbarrier& barrier = found->second;
+    if (place.cta != self->cta && place.cta->exited) fault(here, nullptr, "arrives on an mbarrier of a CTA that has exited");
+    check_made(barrier, place.cta, here);
+    return barrier;
 }
 
 void arrive(Address address, uint32_t bytes, void* here) {
@@ -560,6 +562,7 @@ void arrive(Address address, uint32_t bytes, void* here) {
     if (!barrier.pending) fault(here, barrier.here, "arrives on a full mbarrier: it takes %d arrivals", barrier.count);
     barrier.tx += static_cast<int>(bytes);
     --barrier.pending;
+    settle(self->warp);
     join(barrier.clocks, self->warp->clocks);
     tick(self->warp);
     if (!barrier.pending && barrier.tx < 0) fault(here, barrier.here, "the mbarrier got more bytes than it expects");
@@ -655,25 +658,49 @@ void run_warp(Warp* warp) {
     }
 }
 
-void report_deadlock() {
-    std::map<std::string, int> reasons;
-    void* here = nullptr;
-    for (auto& cluster : resident) {
-        for (auto& fiber : cluster->fibers) {
-            if (fiber->done) continue;
-            const std::string thread = who(fiber.get());
-            const std::string warp = " warp " + std::to_string(fiber->index.x / kLanes);
-            ++reasons[thread.substr(0, thread.rfind(" thread")) + warp + " waits for " +
-                      (fiber->blocked ? fiber->blocked : "nothing")];
-            if (!here || fiber->here < here) here = fiber->here;
-        }
+// What a fiber waits for, and what that lacks.
+std::string what_lacks(Fiber* fiber) {
+    const auto waits = [fiber](const std::vector<Fiber*>& waiting) {
+        return std::find(waiting.begin(), waiting.end(), fiber) != waiting.end();
+    };
+    const Cta* cta = fiber->cta;
+    char text[160];
+    for (auto& [offset, barrier] : cta->mbarriers) {
+        if (!waits(barrier.waiting)) continue;
+        snprintf(text, sizeof text, "the mbarrier at %u, which lacks %d arrivals and %d bytes", offset, barrier.pending, barrier.tx);
+        return text;
     }
+    for (auto& [id, barrier] : cta->barriers) {
+        if (!waits(barrier.waiting)) continue;
+        snprintf(text, sizeof text, "block barrier %d, which has %d of %d threads", id, barrier.arrived, barrier.expected);
+        return text;
+    }
+    return fiber->blocked ? fiber->blocked : "nothing";
+}
+
+// Who waits for what, and where: the places are written <0x..>, for their lines.
+void report_deadlock() {
+    struct Group { std::string first; int others; };
+    std::map<std::pair<void*, std::string>, Group> groups;
+    const auto count = [&groups](Fiber* fiber) {
+        if (fiber->done) return;
+        auto [found, fresh] = groups.try_emplace({fiber->here, what_lacks(fiber)}, Group{who(fiber), 0});
+        found->second.others += !fresh;
+    };
+    for (auto& cluster : resident)
+        for (auto& fiber : cluster->fibers) count(fiber.get());
     std::string all = "deadlock:";
     int shown = 0;
-    for (auto& [reason, count] : reasons)
-        if (++shown <= 12) all += "\n  " + reason + " (" + std::to_string(count) + " threads)";
-    if (shown > 12) all += "\n  and " + std::to_string(shown - 12) + " more";
-    lost(here, nullptr, "%s", all.c_str());
+    for (auto& [key, group] : groups) {
+        if (++shown > 12) break;
+        char place[32];
+        snprintf(place, sizeof place, "<%#llx>", static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(key.first)));
+        all += "\n  " + group.first + " waits for " + key.second;
+        if (group.others) all += ", as do " + std::to_string(group.others) + " others";
+        all += std::string(": ") + place;
+    }
+    if (groups.size() > 12) all += "\n  and " + std::to_string(groups.size() - 12) + " groups more";
+    lost(groups.empty() ? nullptr : groups.begin()->first.first, nullptr, "%s", all.c_str());
 }
 
 void prepare_cluster(Cluster* cluster, uint32_t number) {
@@ -829,6 +856,7 @@ void block_barrier(int id, int threads, void* here) {
     if (barrier.arrived && threads && barrier.expected != threads)
         fault(here, nullptr, "block barrier %d of %d threads, which others call with %d", id, threads, barrier.expected);
     barrier.expected = expected;
+    settle(self->warp);
     join(barrier.clocks, self->warp->clocks);
     tick(self->warp);
     if (++barrier.arrived == expected) {
@@ -859,9 +887,12 @@ void cluster_wait(void* here) {
     ClusterBarrier& barrier = self->cta->cluster->barrier;
     auto mine = barrier.arrivals.find(self);
     if (mine == barrier.arrivals.end()) fault(here, nullptr, "waits at the cluster barrier without an arrival");
-    if (mine->second < barrier.phase) return;
-    barrier.waiting.push_back(self);
-    block("the cluster barrier", here);
+    const uint32_t phases = mine->second + 1;
+    if (phases > barrier.phase) {
+        barrier.waiting.push_back(self);
+        block("the cluster barrier", here);
+    }
+    self->phases = phases;
 }
 
 uint32_t shuffle(uint32_t value, int source, void* here) {
@@ -889,11 +920,20 @@ void mbarrier_init(Address address, uint32_t arrivals, void* here) {
     barrier.count = barrier.pending = static_cast<int>(arrivals);
     barrier.clocks.assign(3 * num_warps, 0);
     barrier.here = here;
+    barrier.maker = self->warp->id;
+    barrier.made = self->warp->clocks[self->warp->id];
     place.cta->mbarriers[place.offset] = barrier;
 }
 
 void mbarrier_init_fence(void*) {
-    for (auto& [offset, barrier] : self->cta->mbarriers) barrier.fenced = true;
+    const ClusterBarrier& cluster = self->cta->cluster->barrier;
+    const auto mine = cluster.arrivals.find(self);
+    const bool arrived = mine != cluster.arrivals.end() && mine->second == cluster.phase;
+    for (auto& [offset, barrier] : self->cta->mbarriers) {
+        if (barrier.fenced || barrier.maker != self->warp->id) continue;
+        barrier.fenced = true;
+        barrier.since = cluster.phase + 1 + arrived;
+    }
 }
 
 void mbarrier_arrive(Address address, void* here) { arrive(address, 0, here); }
@@ -939,6 +979,7 @@ void async_load(Address target, const void* source, unsigned bytes, void* here) 
     check_write(place.cta, place.offset, bytes, self->warp, here);
     Copy copy = make_copy(place, bytes, here);
     copy.source = static_cast<const uint8_t*>(source);
+    mark_write(copy.target, copy.offset, copy.bytes, copy.agent, copy.clock, here);  // from now on nobody may read
     self->groups.back().push_back(copy);
 }
 
