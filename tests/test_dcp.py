@@ -31,9 +31,9 @@ DSA: Arrays = {"dsa": True, "q_heads": 64}
 
 
 def how(number: int) -> Arrays:
-    block, batch = divmod(number, 5)
-    transport = ("unicast", "multicast")[(block + batch) % 2]
-    return {"transport": transport} | (DSA if (block // 2 + batch) % 2 else DENSE)
+    dcp, heads, batch = number // 10, number // 5 % 2, number % 5
+    transport = ("unicast", "multicast")[(dcp + batch) % 2]
+    return {"transport": transport} | (DSA if (heads + batch) % 2 else DENSE)
 
 
 CASES = [(*shape, how(number)) for number, shape in enumerate(SHAPES)]
@@ -87,7 +87,7 @@ def test_gathered_query(case: tuple[int, int, int, Arrays]) -> None:
     dcp, heads, batch, fields = case
     subject = Queries.of(dcp=dcp, heads=heads, batch=batch, seed=batch, **fields)
     first = CASES.index(case)
-    steps = 3 if dcp * heads * batch <= 8 else 2 if batch <= 8 else 1
+    steps = 3 if dcp * heads * batch <= 6 else 2 if dcp * heads * batch <= 12 else 1
     for step in range(first, first + steps):
         subject.step(step % 2, seed=step, lazy=(step + heads) % 2 == 0)
 
@@ -198,7 +198,8 @@ def test_no_fp8_byte_is_the_sentinels(scale: float) -> None:
 
 def test_no_bf16_pair_is_the_sentinel() -> None:
     """The kernels' conversion to BF16 gives 0x7FFF for every NaN, and no other has 0xFFFF."""
-    numbers = every_bf16()
+    with np.errstate(invalid="ignore"):
+        numbers = every_bf16()
     bits = np.where(np.isnan(numbers), 0x7FFF, to_bf16(numbers))
     assert (bits != 0xFFFF).all()
 
