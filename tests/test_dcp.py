@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,8 +68,9 @@ SLUGS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> None:
-    """The kernels of the tests, compiled side by side where most of them run."""
-    if missing_compiler() or len(request.session.items) < len(CASES):
+    """The kernels of the tests, compiled side by side where one process runs most of them."""
+    few = len(request.session.items) < len(CASES)
+    if few or missing_compiler() or "PYTEST_XDIST_WORKER" in os.environ:
         return
     configs = {schema.parse_slug(slug) for slug in SLUGS}
     for dcp, heads, batch, fields in CASES:
