@@ -1,4 +1,4 @@
-"""What one decode step of a configuration needs: query, value, and for DSA the indexer's front."""
+"""What one decode step needs: query, value or dcp_value, and for DSA the indexer's front."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import ConfigError
-from .schema import Config, Gate, IndexFront, Option, Query, Value, options
+from .schema import Option, model_of, options
 from .value_bmm import value_bmm
+
+STEP = ("query", "index_front", "value")  # whose fields a step is named by
 
 
 def step_options() -> dict[str, Option]:
     """The fields of all kernels of a step by name; those of one name are one."""
     found: dict[str, Option] = {}
-    for model in (Query, IndexFront, Value):
-        for option in options(model):
+    for kernel in STEP:
+        for option in options(model_of(kernel)):
             found.setdefault(option.name, option)
     return found
 
@@ -24,23 +26,37 @@ def kernels(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The families that a step needs, each with the fields of ``point`` that it has.
 
-    The way back from the latent is the one that :func:`value_bmm` tells for each of ``archs``.
+    The way back from the latent is ``dcp_value`` with ``dcp``, else the one that
+    :func:`value_bmm` tells for each of ``archs``.
 
     Raises
     ------
     ConfigError
         When a field is set that no kernel of the step has.
     """
-    models: tuple[type[Config], ...] = (Query, *(IndexFront,) * bool(point.get("dsa")))
-    every: tuple[type[Config], ...] = (*models, Value)
+    front = ("index_front",) * bool(point.get("dsa"))
+    named = ("query", *front, "value")
     for name, value in point.items():
-        if not any(name in model.model_fields for model in every):
+        if not any(name in model_of(kernel).model_fields for kernel in named):
             _refuse_unless_default(name, value)
-    yield from ((model.kernel, _fields(model, point)) for model in models)
-    fields = _fields(Value, point)
+    tail = _dcp_tail(point) if point.get("dcp") else _tail(point, archs)
+    yield from ((kernel, _fields(kernel, point)) for kernel in ("query", *front))
+    yield from tail
+
+
+def _dcp_tail(point: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    wait = ("query_wait",) * (point.get("poll") is False)
+    bf16 = bool(point.get("dsa")) and not point.get("fp8")
+    mailbox = {"bf16": True} if bf16 else {}
+    return [(kernel, _fields(kernel, point) | mailbox) for kernel in (*wait, "dcp_value")]
+
+
+def _tail(
+    point: Mapping[str, Any], archs: Iterable[str | None]
+) -> list[tuple[str, dict[str, Any]]]:
     ways = {_by_gemm(point.get("heads"), point.get("batch"), arch) for arch in archs}
-    yield from ((Value.kernel, fields),) * (False in ways)
-    yield from ((Gate.kernel, fields),) * (True in ways)
+    kernels = ("value",) * (False in ways) + ("gate",) * (True in ways)
+    return [(kernel, _fields(kernel, point)) for kernel in kernels]
 
 
 def _by_gemm(heads: Any, batch: Any, arch: str | None) -> bool:
@@ -48,8 +64,9 @@ def _by_gemm(heads: Any, batch: Any, arch: str | None) -> bool:
     return heads is not None and batch is not None and value_bmm(heads, batch, arch)
 
 
-def _fields(model: type[Config], point: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in point.items() if name in model.model_fields}
+def _fields(kernel: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    fields = model_of(kernel).model_fields
+    return {name: value for name, value in point.items() if name in fields}
 
 
 def _refuse_unless_default(name: str, value: Any) -> None:

@@ -37,6 +37,16 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, ["query-h8-b64", "value-h8-b64"]),
         ({"q": "4"}, ["query-h8-b64", "value-h8-b64-q4"]),
         ({"dsa": True}, ["query-h8-b64-dsa", "index_front-b64", "value-h8-b64"]),
+        ({"dcp": "2"}, ["query-h8-b64-dcp2", "dcp_value-h8-b64-dcp2"]),
+        (
+            {"dcp": "2", "dsa": True, "poll": False},
+            [
+                "query-h8-b64-dcp2-dsa-no_poll",
+                "index_front-b64",
+                "query_wait-h8-b64-dcp2-bf16",
+                "dcp_value-h8-b64-dcp2-bf16",
+            ],
+        ),
         (
             {"dsa": True, "fp8": True, "mx": True, "release": False},
             [
