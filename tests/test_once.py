@@ -154,16 +154,16 @@ def test_a_living_holder_is_waited_for_and_a_silent_one_is_not(
 ) -> None:
     monkeypatch.setattr(once, "BEAT", 0.05)
     monkeypatch.setattr(once, "STALE", 0.4)
-    done = threading.Event()
+    held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with once.turn(tmp_path / "lock"):
+            held.set()
             done.wait(20)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    while not (tmp_path / "lock").exists():
-        time.sleep(0.01)
+    assert held.wait(20)
     monkeypatch.setattr(once, "LIMIT", 1.0)
     began = time.monotonic()
     with once.turn(tmp_path / "lock"):
