@@ -7,6 +7,7 @@ from math import ceil
 from .arch import Target
 from .blueprint import Plan, Schedule, entry_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar, itemsize
+from .plan_query import mailbox_heads, query_mailbox
 from .plan_value import LATENT, TILE, V, gated
 from .schema import DcpValue, QueryWait
 
@@ -21,25 +22,11 @@ def _query_dtype(config: QueryWait | DcpValue) -> str:
     return "bf16" if config.bf16 else "e4m3"
 
 
-def _mailbox_heads(config: QueryWait | DcpValue) -> int:
-    return config.q_heads or config.dcp * config.heads
-
-
-def _mailbox(config: QueryWait | DcpValue) -> Array:
-    return Array(
-        "mailbox",
-        _query_dtype(config),
-        (Axis(rows=True), Axis(_mailbox_heads(config)), Axis(COLUMNS)),
-        role="inout",
-        doc="this rank's query mailbox of this parity",
-    )
-
-
 def _constants(config: QueryWait | DcpValue) -> dict[str, bool | int | str]:
     return {
         "num_heads": config.heads,
         "dcp": config.dcp,
-        "mailbox_heads": _mailbox_heads(config),
+        "mailbox_heads": mailbox_heads(config),
         "value_bytes": itemsize(_query_dtype(config)),
         "release": config.release,
     }
@@ -59,7 +46,7 @@ def plan_query_wait(config: QueryWait, chip: Target, schedule: Schedule | None) 
         cluster=1,
         threads=WAIT_THREADS,
         smem=(),
-        params=ParamTable(arrays=(_mailbox(config),), scalars=(rows,)),
+        params=ParamTable(arrays=(query_mailbox(config, _query_dtype(config)),), scalars=(rows,)),
         constants=_constants(config),
         work=work(moved, 0, chip),
     )
@@ -117,7 +104,7 @@ def _value_params(config: DcpValue) -> ParamTable:
             doc="W_UV of each head",
             swapped=True,
         ),
-        _mailbox(config),
+        query_mailbox(config, _query_dtype(config)),
         Array(
             "partials",
             "bf16",

@@ -10,7 +10,7 @@ from .arch import Target
 from .blueprint import Plan, Region, Schedule, Work, entry_name, stack, work
 from .errors import ConfigError
 from .params import Array, Axis, ParamTable, Scalar, itemsize
-from .schema import Query
+from .schema import DcpValue, Query, QueryWait
 
 LORA, KV, NOPE, ROPE = 1536, 512, 128, 64
 HEAD_ROWS = NOPE + ROPE
@@ -174,9 +174,20 @@ _VARIANTS: dict[tuple[str, int], Variant] = {
 }
 
 
-def mailbox_heads(config: Query) -> int:
-    """Rows of a token in a mailbox."""
+def mailbox_heads(config: Query | QueryWait | DcpValue) -> int:
+    """Rows of a token in a query mailbox."""
     return config.q_heads or config.dcp * config.heads
+
+
+def query_mailbox(config: Query | QueryWait | DcpValue, dtype: str) -> Array:
+    """A rank's query mailbox."""
+    return Array(
+        "mailbox",
+        dtype,
+        (Axis(rows=True), Axis(mailbox_heads(config)), Axis(KV + ROPE)),
+        role="inout",
+        doc="this rank's query mailbox of this parity",
+    )
 
 
 def _dcp_constants(config: Query) -> dict[str, bool | int | str]:
@@ -188,15 +199,8 @@ def _dcp_constants(config: Query) -> dict[str, bool | int | str]:
 
 
 def _dcp_arrays(config: Query) -> tuple[Array, ...]:
-    form = form_of(config)
     peers = Array("peers", "i64", (Axis(config.dcp),), align=8, doc="addresses of the mailboxes")
-    mailbox = Array(
-        "mailbox",
-        form.query,
-        (Axis(rows=True), Axis(mailbox_heads(config)), Axis(KV + ROPE)),
-        role="inout",
-        doc="this rank's mailbox of this parity",
-    )
+    mailbox = query_mailbox(config, form_of(config).query)
     unicast = (peers,) if config.transport == "unicast" else ()
     return (*unicast, mailbox) if config.poll else unicast
 

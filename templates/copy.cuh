@@ -78,15 +78,6 @@ __device__ inline void bulk_load(SharedAddr target, const void* source, uint32_t
         ::"r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// The same into every CTA of the cluster named in `mask`, at the same offset, each counting on its own barrier.
-__device__ inline void bulk_load_multicast(SharedAddr target, const void* source, uint32_t bytes,
-                                           SharedAddr barrier, uint16_t mask) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1], %2, [%3], %4;"
-        ::"r"(target), "l"(source), "r"(bytes), "r"(barrier), "h"(mask) : "memory");
-}
-
 // Stores from registers into a peer's shared memory, counted on the peer's `barrier`.
 __device__ inline void store_remote(SharedAddr target, float v, SharedAddr barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"

@@ -21,12 +21,6 @@ __device__ inline SharedAddr map_to_rank(SharedAddr addr, uint32_t rank) {
     return mapped;
 }
 
-__device__ inline uint32_t cluster_rank() {
-    uint32_t rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
 // NOTE: relaxed, since all it has to order is mbarrier_init_fence; a release waits for every
 // global access on its way.
 __device__ inline void cluster_arrive() {

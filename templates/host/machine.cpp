@@ -55,8 +55,6 @@ Address shared_address(const void* pointer) {
 
 Address map_to_rank(Address address, uint32_t rank) { return (rank + 1) << 24 | (address & 0xFFFFFF); }
 
-uint32_t cluster_rank() { return static_cast<uint32_t>(self->cta->rank); }
-
 void block_barrier(int id, int threads, void* here) {
     Cta* cta = self->cta;
     Barrier& barrier = cta->barriers[id];

@@ -18,7 +18,6 @@ using Address = uint32_t;  // shared memory: rank + 1 in the cluster, then 24 bi
 uint8_t* shared_memory();
 Address shared_address(const void* pointer);
 Address map_to_rank(Address address, uint32_t rank);
-uint32_t cluster_rank();
 
 // Meetings.
 void block_barrier(int id, int threads, void* here);

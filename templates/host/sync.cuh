@@ -7,7 +7,6 @@ using SharedAddr = machine::Address;
 inline uint8_t* dynamic_shared() { return machine::shared_memory(); }
 inline SharedAddr shared_addr(const void* pointer) { return machine::shared_address(pointer); }
 inline SharedAddr map_to_rank(SharedAddr addr, uint32_t rank) { return machine::map_to_rank(addr, rank); }
-inline uint32_t cluster_rank() { return machine::cluster_rank(); }
 
 KGEN_OP inline void cluster_arrive() { machine::cluster_arrive(KGEN_HERE); }
 KGEN_OP inline void cluster_wait() { machine::cluster_wait(KGEN_HERE); }
