@@ -88,12 +88,19 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def tests(runner: Runner, workers: int) -> Iterator[Outcome]:
-    """The GPU tests in several processes, then by itself what measures time."""
-    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu")
+    """The GPU tests in several processes; by themselves those of ranks that poll one another, which
+    other work would starve, and what measures time."""
+    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     spread = ("-n", str(workers)) if importlib.util.find_spec("xdist") else ()
     counted = r"\d+ (passed|failed|skipped|error)"
-    yield runner.run("pytest gpu", (*pytest, "-m", "gpu and not bench", *spread), counted)
-    yield runner.run("pytest gpu bench", (*pytest, "-s", "-m", "gpu and bench"), counted)
+    chosen, ranks = ("-m", "gpu and not bench"), "tests/gpu/test_dcp_gpu.py"
+    yield runner.run(
+        "pytest gpu", (*pytest, "tests/gpu", "--ignore", ranks, *chosen, *spread), counted
+    )
+    yield runner.run("pytest gpu dcp", (*pytest, ranks, *chosen), counted)
+    yield runner.run(
+        "pytest gpu bench", (*pytest, "tests/gpu", "-s", "-m", "gpu and bench"), counted
+    )
 
 
 def examples(runner: Runner) -> Iterator[Outcome]:
@@ -129,6 +136,8 @@ def benchmarks(runner: Runner) -> Iterator[Outcome]:
     """All times; performance-report.log and value_bmm.log are the Markdown."""
     command = (sys.executable, "benchmarks/performance.py")
     yield runner.run("performance report", command, r"^\| `kgen --help`")
+    ranks = (sys.executable, "benchmarks/dcp.py")
+    yield runner.run("dcp", ranks, r"^\| \d+x\d+ \|")
     ways = (sys.executable, "benchmarks/value_bmm.py")
     yield runner.run("value_bmm", ways, r"^\| \d+x\d+ \|")
 

@@ -14,6 +14,7 @@ from typing import Any
 from kgen.codegen import apart, api, bench, nvml, schema
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
+from kgen.codegen.mailboxes import Mailboxes, Shape
 from kgen.codegen.plan_front import VARIANTS
 
 FORMS: tuple[dict[str, bool], ...] = (
@@ -27,6 +28,11 @@ FORMS: tuple[dict[str, bool], ...] = (
 HEADS = 2
 OTHERS = ("query_norm-b19", "value-h2-b20-q4", "value-h2-b19-no_release", "gate-h2-b20-q4")
 FRONTS = ("index_front-b35", "index_front-b35-mx", "index_front-b35-fp4")
+RANKS = (
+    *(f"query-h2-b{rows}-dcp2-transport.unicast" for rows in (7, 19, 35)),
+    *("query-h2-b7-dcp2-dsa-transport.unicast", "query-h2-b7-dcp2-no_poll-transport.unicast"),
+    *("query_wait-h2-b7-dcp2", "dcp_value-h2-b20-q4-dcp2"),
+)
 FRONT_TOKENS = 32  # of a CTA: two tiles of 35 rows
 
 Case = tuple[schema.Config, Schedule | None]
@@ -44,6 +50,7 @@ def cases() -> dict[str, list[Case]]:
     for scheme, variant in VARIANTS.items():
         schedule = Schedule(scheme, FRONT_TOKENS, variant.k_splits)
         found[f"index_front-{scheme}"] = [(schema.parse_slug(slug), schedule) for slug in FRONTS]
+    found["dcp"] = [(schema.parse_slug(slug), None) for slug in RANKS]
     return found
 
 
@@ -56,10 +63,30 @@ def launch(kernel: api.Kernel) -> None:
         values = arrays[name].get()
         values[1::3] = -1
         arrays[name] = cupy.asarray(values)
-    cupy.cuda.Device().synchronize()
-    kernel(**arrays)
-    kernel(**arrays, num_rows=max(1, kernel.plan.tokens - 3))
-    cupy.cuda.Device().synchronize()
+    boxes = mailboxes(kernel.config) if getattr(kernel.config, "dcp", 0) else []
+    for rows in (kernel.config.batch, max(1, kernel.plan.tokens - 3)):
+        more = come(boxes, kernel) if boxes else {}
+        cupy.cuda.Device().synchronize()
+        kernel(**arrays | more, num_rows=min(rows, kernel.config.batch))
+        cupy.cuda.Device().synchronize()
+
+
+def mailboxes(config: Any) -> list[Mailboxes]:
+    """Of all ranks, on this GPU."""
+    wide = getattr(config, "dsa", False)
+    boxes = [Mailboxes(rank, Shape(2, config.heads, 64, bf16=wide)) for rank in range(config.dcp)]
+    for box in boxes:
+        box.connect([peer.address for peer in boxes])
+    return boxes
+
+
+def come(boxes: list[Mailboxes], kernel: api.Kernel) -> dict[str, Any]:
+    """Rank 0's mailboxes, in which all has come that it polls for."""
+    box = boxes[0]
+    box.arm()
+    for name in ("mailbox", "partials", "lse_box"):
+        box.view(name, 0)[...] = 0
+    return box.arguments(kernel, 0)
 
 
 def kernels(listed: list[Case]) -> Iterator[api.Kernel]:

@@ -226,6 +226,11 @@ class Kernel:
         """
         self._launcher.function(device, None)
 
+    def max_active_clusters(self, device: int = 0) -> int:
+        """Clusters of the kernel that the GPU ``device`` runs at once, by the driver; 0 without
+        clusters. It is loaded, as by :meth:`load`."""
+        return self._launcher.function(device, None).clusters
+
     def _named(self, array: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
         if array:
             if len(array) > 1 or self._first in arguments:
@@ -264,12 +269,7 @@ class Prepared:
     """
 
     def __init__(
-        self,
-        launcher: Launcher,
-        function: Function,
-        call: Call,
-        pdl: bool,
-        arrays: tuple[Any, ...],
+        self, launcher: Launcher, function: Function, call: Call, pdl: bool, arrays: tuple[Any, ...]
     ) -> None:
         self._launch, self._function, self._call, self._pdl = launcher.launch, function, call, pdl
         self._arrays = arrays

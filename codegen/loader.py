@@ -20,12 +20,13 @@ PORTABLE_CLUSTER = 8
 
 @dataclass(frozen=True)
 class Function:
-    """A loaded kernel on one device, its attributes set."""
+    """A loaded kernel on one device, its attributes set; ``clusters`` of it fit there at once."""
 
     driver: Driver
     device: Device
     context: int
     handle: ctypes.c_void_p
+    clusters: int
 
 
 class Loader:
@@ -69,8 +70,8 @@ class Loader:
                 )
             with cuda.relaxed_capture():
                 handle = self._function(cuda, device)
-                self._prepare(cuda, device, handle)
-        return Function(cuda, device, device.context, handle)
+                clusters = self._prepare(cuda, device, handle)
+        return Function(cuda, device, device.context, handle, clusters)
 
     def _refuse(self, device: Device) -> None:
         plan, target = self._plan, self._plan.target
@@ -104,13 +105,14 @@ class Loader:
         cuda.call("cuModuleGetFunction", ctypes.byref(function), module, self._cubin.entry.encode())
         return function
 
-    def _prepare(self, cuda: Driver, device: Device, handle: ctypes.c_void_p) -> None:
+    def _prepare(self, cuda: Driver, device: Device, handle: ctypes.c_void_p) -> int:
+        """Set the function's attributes; the clusters that fit at once, 0 without clusters."""
         plan = self._plan
         cuda.call("cuFuncSetAttribute", handle, driver.MAX_DYNAMIC_SMEM, plan.smem_bytes)
         if plan.cluster > PORTABLE_CLUSTER:
             cuda.call("cuFuncSetAttribute", handle, driver.NON_PORTABLE_CLUSTER, 1)
         if plan.cluster == 1:
-            return
+            return 0
         count = ctypes.c_int()
         config = driver.launch_config(plan.grid, plan.threads, plan.smem_bytes)
         call = "cuOccupancyMaxActiveClusters"
@@ -123,6 +125,7 @@ class Loader:
                 f" {plan.smem_bytes} bytes of shared memory each; {device} has room for 0 of them"
             )
         self._refuse_starving(device, count.value)
+        return count.value
 
     def _refuse_starving(self, device: Device, fit: int) -> None:
         """Refuse clusters that wait for others which this device cannot hold beside them."""

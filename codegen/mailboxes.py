@@ -14,14 +14,15 @@ import numpy as np
 
 from .errors import ArgumentError, ConfigError
 from .mailbox_shape import ALIGN, PARITIES, Shape
+from .overdue import Overdue, Report
 from .schema import Config, DcpValue, Query, QueryWait
 
-__all__ = ["Mailboxes", "Shape"]
+__all__ = ["Mailboxes", "Overdue", "Shape"]
 
 WHOLE = 2 << 20  # bytes that IPC shares at least: what else lay there, peers could read
 DISABLE_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 TABLES = {"peers": "mailbox", "partial_peers": "partials", "lse_peers": "lse_box"}
-NAMES = frozenset(("rank", "multicast", *TABLES, *TABLES.values()))  # arguments of kernels
+NAMES = frozenset(("rank", "multicast", "report", *TABLES, *TABLES.values()))  # of arguments
 
 
 class Mailboxes:
@@ -65,6 +66,7 @@ class Mailboxes:
         self._opened: list[int] = []
         self._peers: dict[tuple[str, int], Any] = {}
         self._multicast = 0
+        self._report = Report(self._xp)
         size = int(self._bytes.nbytes)
         if self._bytes.dtype != np.uint8 or size < shape.nbytes or self.address % ALIGN:
             got = f"{size} bytes of {self._bytes.dtype} at {self.address:#x}"
@@ -170,7 +172,7 @@ class Mailboxes:
             When the kernel has another shape, or :meth:`connect` has not given what it needs.
         """
         self._check(kernel.plan.config)
-        known: dict[str, Any] = {"rank": self.rank}
+        known: dict[str, Any] = {"rank": self.rank, "report": self._report.address}
         for name, box in TABLES.items():
             known[box] = self.view(box, parity)
             if self._peers:
@@ -198,6 +200,14 @@ class Mailboxes:
             raise ArgumentError(
                 f"batch: {config.slug} has more rows than capacity {shape.capacity}"
             )
+
+    def overdue(self) -> Overdue | None:
+        """The word that a kernel with ``watchdog`` waited for in vain, before it trapped.
+
+        The trap ends the CUDA context: what synchronises next raises, and nothing on the GPU can be
+        used any more. This reads memory of the host.
+        """
+        return self._report.read(self.rank)
 
     def arm(self, parity: int | None = None) -> None:
         """Fill the mailboxes, of one parity or both, with sentinels, on the current stream.

@@ -7,11 +7,10 @@ from math import ceil
 from .arch import Target
 from .blueprint import Plan, Schedule, entry_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar, itemsize
-from .plan_query import mailbox_heads, query_mailbox
+from .plan_mailbox import COLUMNS, mailbox_constants, query_mailbox, rank_of, report_of
 from .plan_value import LATENT, TILE, V, gated
 from .schema import DcpValue, QueryWait
 
-COLUMNS = 576  # of a query row
 CLUSTER = 4
 THREADS, WAIT_THREADS = 128, 256
 OUTPUTS = V // CLUSTER
@@ -25,8 +24,7 @@ def _query_dtype(config: QueryWait | DcpValue) -> str:
 def _constants(config: QueryWait | DcpValue) -> dict[str, bool | int | str]:
     return {
         "num_heads": config.heads,
-        "dcp": config.dcp,
-        "mailbox_heads": mailbox_heads(config),
+        **mailbox_constants(config),
         "value_bytes": itemsize(_query_dtype(config)),
         "release": config.release,
     }
@@ -46,7 +44,10 @@ def plan_query_wait(config: QueryWait, chip: Target, schedule: Schedule | None) 
         cluster=1,
         threads=WAIT_THREADS,
         smem=(),
-        params=ParamTable(arrays=(query_mailbox(config, _query_dtype(config)),), scalars=(rows,)),
+        params=ParamTable(
+            arrays=(query_mailbox(config, _query_dtype(config)),),
+            scalars=(rows, *report_of(config)),
+        ),
         constants=_constants(config),
         work=work(moved, 0, chip),
     )
@@ -122,5 +123,5 @@ def _value_params(config: DcpValue) -> ParamTable:
         Array("partial_peers", "i64", (Axis(ranks),), align=8, doc="addresses of all partials"),
         Array("lse_peers", "i64", (Axis(ranks),), align=8, doc="addresses of all lse_box"),
     )
-    rank = Scalar("rank", "i32", low=0, high=ranks - 1, doc="of this GPU among the ranks")
-    return ParamTable(arrays=table.arrays, scalars=(*table.scalars, rank))
+    more = (rank_of(config), *report_of(config))
+    return ParamTable(arrays=table.arrays, scalars=(*table.scalars, *more))

@@ -10,7 +10,8 @@ from .arch import Target
 from .blueprint import Plan, Region, Schedule, Work, entry_name, stack, work
 from .errors import ConfigError
 from .params import Array, Axis, ParamTable, Scalar, itemsize
-from .schema import DcpValue, Query, QueryWait
+from .plan_mailbox import mailbox_constants, sent_query, sent_scalars
+from .schema import Query
 
 LORA, KV, NOPE, ROPE = 1536, 512, 128, 64
 HEAD_ROWS = NOPE + ROPE
@@ -76,8 +77,9 @@ def plan_query(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "store_qc": config.dsa and config.store_qc,
             "late": config.late,
             "release": config.release,
-            "dcp": config.dcp,
-            **_dcp_constants(config),
+            "transport": config.transport,
+            "poll": config.poll,
+            **mailbox_constants(config),
             **options[schedule.scheme],
         },
         work=_query_work(config, chip),
@@ -174,43 +176,6 @@ _VARIANTS: dict[tuple[str, int], Variant] = {
 }
 
 
-def mailbox_heads(config: Query | QueryWait | DcpValue) -> int:
-    """Rows of a token in a query mailbox."""
-    return config.q_heads or config.dcp * config.heads
-
-
-def query_mailbox(config: Query | QueryWait | DcpValue, dtype: str) -> Array:
-    """A rank's query mailbox."""
-    return Array(
-        "mailbox",
-        dtype,
-        (Axis(rows=True), Axis(mailbox_heads(config)), Axis(KV + ROPE)),
-        role="inout",
-        doc="this rank's query mailbox of this parity",
-    )
-
-
-def _dcp_constants(config: Query) -> dict[str, bool | int | str]:
-    return {
-        "transport": config.transport,
-        "poll": config.poll,
-        "mailbox_heads": mailbox_heads(config),
-    }
-
-
-def _dcp_arrays(config: Query) -> tuple[Array, ...]:
-    peers = Array("peers", "i64", (Axis(config.dcp),), align=8, doc="addresses of the mailboxes")
-    mailbox = query_mailbox(config, form_of(config).query)
-    unicast = (peers,) if config.transport == "unicast" else ()
-    return (*unicast, mailbox) if config.poll else unicast
-
-
-def _dcp_scalars(config: Query) -> tuple[Scalar, ...]:
-    rank = Scalar("rank", "i32", low=0, high=config.dcp - 1, doc="of this GPU among the ranks")
-    address = Scalar("multicast", "i64", low=1, doc="multicast address of the mailboxes")
-    return (address, rank) if config.transport == "multicast" else (rank,)
-
-
 def packed_row() -> Array:
     """The packed projection row that the query kernels read."""
     return Array(
@@ -279,11 +244,11 @@ def _query_params(config: Query) -> ParamTable:
     return ParamTable(
         arrays=(
             *(packed_row(), *weights, cache, slots, *scales, out, *q_c),
-            *(_dcp_arrays(config) if config.dcp else ()),
+            *(sent_query(config, form.query) if config.dcp else ()),
         ),
         scalars=(
             *step_scalars(config.batch),
-            *(_dcp_scalars(config) if config.dcp else ()),
+            *(sent_scalars(config) if config.dcp else ()),
         ),
     )
 
@@ -295,5 +260,7 @@ def _query_work(config: Query, chip: Target) -> Work:
     written = form.row_bytes + (KV + ROPE) * heads * itemsize(form.query)
     if config.dsa and config.store_qc:
         written += 2 * LORA
+    mailbox = batch * config.dcp * heads * (KV + ROPE) * itemsize(form.query)
     flops = 2 * batch * heads * (HEAD_ROWS * LORA + NOPE * KV)
-    return work(weights + batch * (read + written), flops, chip)
+    moved = weights + batch * (read + written) + mailbox * (1 + config.poll)
+    return work(moved, flops, chip)

@@ -58,9 +58,11 @@ def plan_text(plan: Plan) -> str:
 def _polls(plan: Plan) -> str:
     """What a polling kernel asks of a GPU."""
     shared = plan.polling * plan.grid[2]
+    limit = getattr(plan.config, "watchdog", 0)
+    never = f"it traps after {limit} ms" if limit else "it polls for ever"
     return (
         f"{plan.polling} clusters must run at once; {shared} a rank where ranks share a GPU, which"
-        " KGEN_RANKS_PER_GPU tells; loading decides. A rank that never comes: it polls for ever"
+        f" KGEN_RANKS_PER_GPU tells; loading decides. A rank that never comes: {never}"
     )
 
 

@@ -47,6 +47,14 @@ MailboxHeads = Annotated[
     int, Field(ge=0, le=8192, description="query mailbox rows per token; 0 is dcp*heads")
 ]
 Bf16Mailbox = Annotated[bool, Field(description="BF16 queries: dsa without fp8")]
+Watchdog = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=600_000,
+        description="debug: trap a poll that lasts so many milliseconds; 0 is off",
+    ),
+]
 _ENOUGH_HEADS = Rule(
     "q_heads",
     "q_heads is 0 or at least dcp*heads",
@@ -87,6 +95,7 @@ class Query(Config):
     q_heads: Annotated[
         int, Field(ge=0, le=8192, description="with dcp: mailbox rows per token; 0 is dcp*heads")
     ] = 0
+    watchdog: Watchdog = 0
     q_b_cp_async: Annotated[
         bool, Field(description="rows scheme: Q_B by 16-byte cp.async, not by bulk copies")
     ] = False
@@ -101,6 +110,7 @@ class Query(Config):
         needs("transport", "has a meaning only with dcp", lambda c: c.dcp),
         needs("q_heads", "has a meaning only with dcp", lambda c: c.dcp),
         needs("q_heads", "is 0 or at least dcp*heads", lambda c: c.q_heads >= c.dcp * c.heads),
+        needs("watchdog", "needs dcp and poll", lambda c: c.dcp and c.poll),
         needs("q_b_cp_async", "belongs to the rows scheme", lambda c: c.scheme != "ksplit"),
     )
 
@@ -165,6 +175,7 @@ class QueryWait(Config):
     dcp: Ranks
     q_heads: MailboxHeads = 0
     bf16: Bf16Mailbox = False
+    watchdog: Watchdog = 0
     release: Release = True
 
     rules: ClassVar[tuple[Rule, ...]] = (_ENOUGH_HEADS,)
@@ -181,6 +192,7 @@ class DcpValue(Config):
     dcp: Ranks
     q_heads: MailboxHeads = 0
     bf16: Bf16Mailbox = False
+    watchdog: Watchdog = 0
     release: Release = True
 
     rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS, _ENOUGH_HEADS)

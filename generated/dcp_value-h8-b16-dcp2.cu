@@ -17,6 +17,7 @@ constexpr bool kRelease = true;
 constexpr int kRanks = 2;
 constexpr int kMailboxHeads = 16;  // rows of a token in the query mailbox
 constexpr int kMailboxRow = 576 * 1;    // bytes
+constexpr int kWatchdog = 0;           // milliseconds of a poll; 0: none
 constexpr int kSmemWeights = 0;
 constexpr int kSmemLatent = 33280;
 constexpr int kSmemPartials = 49920;
@@ -31,6 +32,7 @@ constexpr int kTokenThreads = kNumThreads / kNumTokens;  // that merge one token
 constexpr int kPieces = kMerged / 8 / kTokenThreads;     // 16-byte pieces a thread
 constexpr int kSteps = kLatentColumns / kWarps / 16;     // of K, a warp's
 constexpr int kPitch = 2 * kLatentColumns + 16;          // bytes; 65 * 16: ldmatrix without bank conflicts
+constexpr float kLargest = 3.4028234664e38f;
 constexpr float kNoSource = -3.0e38f;                    // LSE of a source without keys
 
 static_assert(kNumTokens == 16 && kOutputs == 32, "tokens are the M side of one MMA, outputs four tiles");
@@ -86,7 +88,7 @@ __device__ void send_rows(const Params& params, int first, int count, int warp, 
         const int token = first + i / kHeads, head = i % kHeads, owner = head / kNumHeads;
         float lse = __uint_as_float(load_fresh4(params.lse + token * params.lse_stride + head));
         const int length = static_cast<int32_t>(load_fresh4(params.local_lengths + token / kTokensPerRequest));
-        const bool valid = length > 0 && fabsf(lse) <= 3.4028234664e38f;  // neither NaN nor infinite
+        const bool valid = length > 0 && fabsf(lse) <= kLargest;  // neither NaN nor infinite
         const bf16* row = params.rows + token * params.rows_stride + head * kLatentColumns + 16 * lane;
         uint8_t* target = reinterpret_cast<uint8_t*>(params.partial_peers[owner]) +
                           partial_row(params, params.rank, token, head % kNumHeads) + 32 * lane;
@@ -118,11 +120,13 @@ __device__ void refill_queries(const Params& params, int first, int count, int t
 
 // This thread's columns of a token, merged over the sources in rank order; the sources' rows are refilled.
 __device__ void merge(Vec16 (&merged)[kPieces], const Params& params, int token, int head, int column) {
-    float weight[kRanks], largest = kNoSource, total = 0.0f;
+    float weight[kRanks], largest = -kLargest, total = 0.0f;
     const uint8_t* lses = reinterpret_cast<const uint8_t*>(params.lse_box);
 #pragma unroll
     for (int s = 0; s < kRanks; ++s) {
-        weight[s] = __uint_as_float(wait_for_word<kSentinel>(lses + lse_place(params, s, token, head)));
+        const Wanted wanted{0, kLseBox, s, token, head, 0};
+        const uint8_t* place = lses + lse_place(params, s, token, head);
+        weight[s] = __uint_as_float(wait_for_word<kSentinel, kWatchdog>(place, wanted));
         largest = fmaxf(largest, weight[s]);
     }
 #pragma unroll
@@ -138,7 +142,8 @@ __device__ void merge(Vec16 (&merged)[kPieces], const Params& params, int token,
         const float share = total > 0.0f ? __fdiv_rn(weight[s], total) : 0.0f;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
-            const Vec16 v = wait_for_words<kPartialSentinel>(row + 16 * i);
+            const Wanted wanted{0, kPartialBox, s, token, head, column / 2 + 4 * i};
+            const Vec16 v = wait_for_words<kPartialSentinel, kWatchdog>(row + 16 * i, wanted);
             store_global16(row + 16 * i, empty);
 #pragma unroll
             for (int k = 0; k < 4; ++k) {

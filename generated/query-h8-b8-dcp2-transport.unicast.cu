@@ -145,12 +145,15 @@ __device__ void publish_latent(const Params& params, SharedAddr stage, int first
 
 // Wait until this CTA's share of the tile's tokens has come from every rank.
 __device__ void poll_mailbox(const Params& params, int first, int count, int cta) {
+    constexpr int kWatchdog = 0;                          // milliseconds of a poll; 0: none
     constexpr int kPieces = 2 * kNumHeads * kMailboxRow / 16;  // of a token
     const uint8_t* box = reinterpret_cast<const uint8_t*>(params.mailbox);
     for (int i = cta * kComputeThreads + threadIdx.x; i < count * kPieces;
          i += kNumHeads * kClusterSize * kComputeThreads) {
-        const int64_t row = static_cast<int64_t>(first + i / kPieces) * kMailboxHeads * kMailboxRow;
-        wait_for_words<kSentinel>(box + row + i % kPieces * 16);
+        const int token = first + i / kPieces, byte = i % kPieces * 16, head = byte / kMailboxRow;
+        const int64_t row = static_cast<int64_t>(token) * kMailboxHeads * kMailboxRow;
+        const Wanted wanted{0, kQueryBox, head / kNumHeads, token, head, byte % kMailboxRow / 4};
+        wait_for_words<kSentinel, kWatchdog>(box + row + byte, wanted);
     }
 }
 

@@ -51,6 +51,7 @@ def edit(site: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def python(code: str, *paths: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A fresh process with ``paths`` to import from, and no setting but ``env``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("KGEN_")}
-    more = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
+    found = filter(None, (*map(str, paths), os.environ.get("PYTHONPATH")))
+    more = {"PYTHONPATH": os.pathsep.join(found), "PYTHONDONTWRITEBYTECODE": "1"}
     command = (sys.executable, "-c", code)
     return subprocess.run(command, capture_output=True, text=True, env=kept | more | env)

@@ -1,4 +1,4 @@
-"""Virtual ranks of decode context parallelism on the CPU: their inputs, mailboxes and launches."""
+"""Kernels of virtual ranks on the CPU: their inputs, and what each rank must have."""
 
 from __future__ import annotations
 
@@ -9,74 +9,19 @@ import numpy as np
 
 from kgen.codegen import mailbox_shape, reference_dcp, schema
 from kgen.codegen.emulation import poisoned
-from kgen.codegen.emulator import Emulated, Rank, _fields, emulate
+from kgen.codegen.emulator import Emulated, emulate
 from kgen.codegen.mailbox_shape import Shape
 from kgen.codegen.mailboxes import Mailboxes
 from kgen.codegen.plan import plan
 from kgen.codegen.plan_query import form_of
 from kgen.codegen.samples import Rng, bf16
+from kgen.codegen.virtual import aligned, boxes_of, filled, launch, words
 
-MULTICAST = 0x700000000000  # stands for the mailboxes of every rank
 PAGES, PAGE = 2, 64
 SENT = {"rows": "rows", "lses": "lse", "local_lengths": "local_lengths"}  # by argument
 SPARE = 2  # rows of a mailbox beyond the batch
 
 Arrays = dict[str, Any]
-
-
-def aligned(array: Any) -> np.ndarray:
-    """A copy that starts where a device's array would."""
-    given = np.asarray(array)
-    copy = poisoned((given.nbytes,), 1).view(given.dtype).reshape(given.shape)
-    copy[...] = given
-    return copy
-
-
-def boxes_of(shape: Shape) -> list[Mailboxes]:
-    """The connected mailboxes of every rank."""
-    made = [
-        Mailboxes(rank, shape, memory=aligned(np.zeros(shape.nbytes, np.uint8)), library=np)
-        for rank in range(shape.ranks)
-    ]
-    for box in made:
-        box.connect([peer.address for peer in made], multicast=MULTICAST)
-    return made
-
-
-def words(array: np.ndarray) -> np.ndarray:
-    """The 32-bit words of a mailbox."""
-    return array.reshape(-1).view(np.uint32)
-
-
-def filled(boxes: list[Mailboxes], name: str, parity: int) -> bool:
-    """Whether all of a mailbox is sentinels, on every rank."""
-    sentinel = boxes[0].shape.box(name).sentinel
-    return all((words(box.view(name, parity)) == sentinel).all() for box in boxes)
-
-
-def launch(
-    made: Emulated,
-    boxes: list[Mailboxes],
-    given: list[Arrays],
-    parity: int,
-    *,
-    seed: int,
-    lazy: bool = True,
-    num_rows: list[int] | None = None,
-) -> None:
-    """One launch of every rank at once, of ``num_rows`` rows each."""
-    ranks = []
-    base = [box.address + box.shape.place("mailbox", parity) for box in boxes]
-    for box, arrays in zip(boxes, given, strict=True):
-        taken = arrays | box.arguments(made, parity)
-        scalars = {name: taken.pop(name) for name in ("rank", "multicast") if name in taken}
-        if num_rows is not None:
-            scalars["num_rows"] = num_rows[box.rank]
-        packed = made.plan.params.pack(_fields(made.plan, taken, scalars))
-        fake = scalars.get("multicast", 0)
-        own = None if "mailbox" in taken else box.view("mailbox", parity)
-        ranks.append(Rank(packed, taken, box.rank, tuple(base), fake, own))
-    made.run_ranks(ranks, seed=seed, lazy=lazy)
 
 
 @dataclass

@@ -158,7 +158,7 @@ def changes() -> Iterator[tuple[str, dict[str, Any], Any]]:
     """Each field, a legal setting of the others, and another value for it."""
     dsa, dcp = {"dsa": True}, {"dcp": 2}
     needed = {"fp8": dsa, "nvfp4": dsa | {"fp8": True}, "late": dsa, "store_qc": dsa}
-    needed |= {"poll": dcp, "transport": dcp, "q_heads": dcp}
+    needed |= dict.fromkeys(("poll", "transport", "q_heads", "watchdog"), dcp)
     others = {
         "heads": 9,
         "batch": 9,

@@ -203,7 +203,10 @@ class FakeCupy(ModuleType):
         )
         pointer = SimpleNamespace
         self.cuda = SimpleNamespace(
-            Memory=memory, MemoryPointer=lambda m, o: pointer(memory=m, offset=o), runtime=runtime
+            Memory=memory,
+            MemoryPointer=lambda m, o: pointer(memory=m, offset=o),
+            runtime=runtime,
+            alloc_pinned_memory=bytearray,
         )
         self.asarray = np.asarray
 

@@ -78,6 +78,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"late": True}, "late: got True; late needs dsa and no dcp"),
     ({"late": True, "dsa": True, "dcp": 2}, "late: got True; late needs dsa and no dcp"),
     ({"store_qc": False}, "store_qc: got False; store_qc has a meaning only with dsa"),
+    ({"watchdog": 5}, "watchdog: got 5; watchdog needs dcp and poll"),
     ({"poll": False}, "poll: got False; poll has a meaning only with dcp"),
     ({"transport": "unicast"}, "transport: got 'unicast'; transport has a meaning only with dcp"),
     ({"q_heads": 64}, "q_heads: got 64; q_heads has a meaning only with dcp"),

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import apart, api, judge, nvml, reference, schema, verify
+from kgen.codegen import apart, api, judge, nvml, reference, schema
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
+from kgen.codegen.expected import kv_parts
 from kgen.codegen.plan import plan
 from kgen.codegen.samples import bf16
 
@@ -235,7 +236,7 @@ def check_values(got: Outputs, want: reference.QueryOutputs, inputs: Inputs, hea
     query = judge.close(got.query[:rows, heads], want.query)
     assert query.right, f"query: {query}"
     lines, wanted = got.lines[inputs.slots[taken]], want.rows[taken]
-    pairs = zip(verify.kv_parts(lines), verify.kv_parts(wanted), strict=True)
+    pairs = zip(kv_parts(lines), kv_parts(wanted), strict=True)
     for number, (part, theirs) in enumerate(pairs):
         verdict = judge.nearly_exact(part, theirs)
         assert verdict.right, f"KV rows, part {number}: {verdict}"

@@ -6,6 +6,8 @@ must not take the room that another rank needs.
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,9 +23,9 @@ import pytest
 
 from kgen.codegen import api, judge, nvml, reference, reference_dcp, schema
 from kgen.codegen.conversions import from_bf16, from_e4m3, to_bf16
+from kgen.codegen.errors import DeviceError
 from kgen.codegen.mailbox_shape import PARTIAL, Shape
 from kgen.codegen.mailboxes import Mailboxes
-from kgen.codegen.plan import plan
 from kgen.codegen.samples import bf16
 
 from .test_chain_gpu import slow_copy
@@ -32,7 +34,6 @@ pytestmark = pytest.mark.gpu
 
 Arrays = dict[str, Any]
 
-FIT = 32  # clusters of 8 that one H200 holds at two CTAs an SM; what does not fit uses query_wait
 WAITS = 400  # CTAs of query_wait that leave room for a query on every SM
 PATIENCE = 20.0  # seconds for a step; then its mailboxes are filled, so that polls end
 STEPS, SETS = 200, 4
@@ -111,6 +112,16 @@ def make(kernel: str, **fields: Any) -> api.Kernel:
     return api.kernel(schema.make(kernel, fields), nvml.default_arch())
 
 
+def fits(kernel: api.Kernel) -> bool:
+    """Whether all ranks can poll on this GPU; what does not fit uses query_wait."""
+    try:
+        kernel.load()
+    except DeviceError as error:
+        assert "co-residency" in str(error)
+        return False
+    return True
+
+
 class Queries:
     """The query of every rank and, of each input set, what all compute without DCP."""
 
@@ -118,8 +129,7 @@ class Queries:
         fields = {"heads": heads, "batch": batch, **FORMS[form]}
         self.padded = PADDED if form == "dsa" and dcp * heads <= PADDED else 0
         ranks = {"dcp": dcp, "transport": "unicast", "q_heads": self.padded, "release": False}
-        fits = plan(schema.make("query", fields | ranks)).resident(dcp) <= FIT
-        self.polls = fits if poll is None else poll
+        self.polls = fits(make("query", **fields, **ranks)) if poll is None else poll
         self.batch, self.heads = batch, heads
         self.alone = make("query", **fields)
         self.whole = make("query", **fields, **ranks, poll=self.polls)
@@ -365,34 +375,42 @@ def test_a_layer_is_that_of_the_unsharded_context(dcp: int) -> None:
             assert (np.abs(from_bf16(out) - want) <= 0.02 * largest).all(), (step, rank)
 
 
-@pytest.mark.parametrize("batch", [8, 64])
-def test_times_beside_the_query_without_dcp(batch: int) -> None:
-    """D = 2, 8 heads: prints microseconds from the first rank's start to the last one's end."""
-    cp, subject = cupy(), Queries(2, 8, batch, "dense")
-    times: dict[str, list[float]] = {"dcp": [], "alone": []}
-    for step in range(60):
-        for kind, kernel in (("dcp", subject.whole), ("alone", subject.alone)):
-            times[kind].append(_timed(cp, subject, kernel, step % 2))
-    print({kind: round(float(np.median(found[10:])), 2) for kind, found in times.items()}, "us")
-    assert min(times["dcp"]) > 0
-
-
-def _timed(cp: Any, subject: Queries, kernel: api.Kernel, parity: int) -> float:
-    world, qkv = subject.world, subject.sets[0]
-    for box in world.boxes:
-        box.arm(parity)
+def watch(kernel: str) -> None:
+    """Launch rank 0 alone, with a watchdog of 200 ms, and print what the host can then read."""
+    cp = cupy()
+    fields: Arrays = {"heads": 2, "batch": 4, "dcp": 2, "watchdog": 200, "release": False}
+    if kernel == "dcp_value":
+        tail = Tails(2, 2, 4)
+        world, given = tail.world, {n: cp.asarray(a) for n, a in tail.inputs()[0].items()}
+        given["out"] = cp.zeros((4, 256), cp.uint16)
+    else:
+        front = Queries(2, 2, 4, "dense", poll=kernel == "query")
+        world, given = front.world, front.ranks[0] | {"qkv": front.sets[0]}
+        fields |= {"transport": "unicast"} if kernel == "query" else {}
+    made, box = make(kernel, **fields), world.boxes[0]
+    box.view("mailbox", 1)[:, :2] = 0  # this rank's own
+    given = {name: given[name] for name in made.plan.params.names if name in given}
     cp.cuda.Device().synchronize()
-    events = [(cp.cuda.Event(), cp.cuda.Event()) for _ in world.streams]
-    extra = kernel is subject.whole
-    with world.step(parity):
-        for rank, stream in enumerate(world.streams):
-            world.wait(rank, SPREAD)  # both ranks' launches are queued before either runs
-            given = subject.ranks[rank]
-            given = given | world.boxes[rank].arguments(kernel, parity) if extra else given
-            events[rank][0].record(stream)
-            kernel(qkv, **given, stream=stream, pdl=False)
-            events[rank][1].record(stream)
-    return 1e3 * max(cp.cuda.get_elapsed_time(*pair) for pair in events)
+    assert box.overdue() is None
+    start = time.monotonic()
+    made(**given, **box.arguments(made, 1), stream=world.streams[0], pdl=False)
+    with pytest.raises(cp.cuda.runtime.CUDARuntimeError):
+        world.streams[0].synchronize()
+    print(f"{time.monotonic() - start:.2f} s: {box.overdue()}", flush=True)
+    os._exit(0)  # the trap has ended the context: nothing can be freed
+
+
+@pytest.mark.parametrize("kernel", ["query", "query_wait", "dcp_value"])
+def test_a_rank_that_never_comes_trips_the_watchdog(kernel: str) -> None:
+    """In a process of its own, which is left without a context."""
+    code = f"from tests.gpu.test_dcp_gpu import watch; watch({kernel!r})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    text = r"([\d.]+) s: rank 1 never sent word \d+ of head \d, token [0-3], to (\w+) of rank 0"
+    told = re.search(text, done.stdout)
+    assert told and 0.2 <= float(told[1]) < 5, done.stdout
+    assert told[2] in (("partials", "lse_box") if kernel == "dcp_value" else ("mailbox",))
 
 
 SANITIZED = """
