@@ -29,8 +29,11 @@ HEADS = 2
 OTHERS = ("query_norm-b19", "value-h2-b20-q4", "value-h2-b19-no_release", "gate-h2-b20-q4")
 FRONTS = ("index_front-b35", "index_front-b35-mx", "index_front-b35-fp4")
 RANKS = (
-    *(f"query-h2-b{rows}-dcp2-transport.unicast" for rows in (7, 19, 35)),
-    *("query-h2-b7-dcp2-dsa-transport.unicast", "query-h2-b7-dcp2-no_poll-transport.unicast"),
+    *(f"query-h2-b{rows}-dcp2-transport.unicast" for rows in (19, 35)),
+    *(
+        f"query-h2-b11-scheme.rows-dcp2{form}-transport.unicast"
+        for form in ("", "-dsa", "-no_poll")
+    ),
     *("query_wait-h2-b7-dcp2", "dcp_value-h2-b20-q4-dcp2"),
 )
 FRONT_TOKENS = 32  # of a CTA: two tiles of 35 rows

@@ -104,9 +104,8 @@ def measure(heads: int, batch: int, library: str, replays: int) -> Measured:
 
 def row(found: Measured) -> tuple[str, ...]:
     """One line of the table."""
-    gemm = found.gemm or 0.0
-    faster = "GEMM and gate" if gemm < found.kernel else "value kernel"
-    return f"{found.heads}x{found.batch}", f"{found.kernel:.2f}", f"{gemm:.2f}", faster
+    faster = "GEMM and gate" if found.gemm < found.kernel else "value kernel"
+    return f"{found.heads}x{found.batch}", f"{found.kernel:.2f}", f"{found.gemm:.2f}", faster
 
 
 def entry(found: Measured) -> str:

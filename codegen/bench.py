@@ -142,9 +142,10 @@ def _timing(timed: Kernel, replays: int) -> Timing:
     )
 
 
-def measure(timed: Kernel, replays: int) -> tuple[float, int]:
-    """Microseconds a step of ``timed``, and the weight sets that took turns."""
-    sets = array_sets(timed.plan.params)
+def measure(timed: Kernel, replays: int, count: int | None = None) -> tuple[float, int]:
+    """Microseconds a step of ``timed``, and the weight sets that took turns: ``count``, or as many
+    as no L2 holds."""
+    sets = array_sets(timed.plan.params, count)
     return graph_time([timed.bind(**arrays) for arrays in sets], replays), len(sets)
 
 
@@ -207,7 +208,7 @@ def host_arguments(table: ParamTable) -> Arrays:
     return arguments
 
 
-def array_sets(table: ParamTable) -> list[Arrays]:
+def array_sets(table: ParamTable, count: int | None = None) -> list[Arrays]:
     """Arguments for as many steps as there are weight sets; all else they share."""
     import cupy
 
@@ -216,7 +217,7 @@ def array_sets(table: ParamTable) -> list[Arrays]:
     weights = [array.name for array in table.arrays if is_weight(array)]
     size = sum(arrays[name].nbytes for name in weights)
     free, _ = cupy.cuda.Device().mem_info
-    count = set_count(size, int(cupy.cuda.Device().attributes["L2CacheSize"]), free)
+    count = count or set_count(size, int(cupy.cuda.Device().attributes["L2CacheSize"]), free)
     copies = ({name: arrays[name].copy() for name in weights} for _ in range(count - 1))
     return [arrays, *(arrays | copy for copy in copies)]
 

@@ -23,10 +23,10 @@ def slugs(archs: tuple[str, ...] = ("sm_90a",), **given: Any) -> list[str]:
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """sm_100a, where the GEMM is faster at 8x64 only; sm_90a, where nobody has timed it."""
+    """sm_100a, where the GEMM is faster at 8x64 only; sm_90a, where it never is."""
     table = {
         "sm_100a": (Measured(8, 1, 1.0, 2.0), Measured(8, 64, 2.0, 1.0)),
-        "sm_90a": (Measured(8, 64, 2.0),),
+        "sm_90a": (Measured(8, 64, 2.0, 2.5),),
     }
     monkeypatch.setattr(value_bmm, "MEASURED", table)
 
@@ -118,6 +118,12 @@ def test_the_nearest_shape_decides(timed: None, heads: int, batch: int, faster: 
     assert kgen.value_bmm(heads, batch, "sm_100a") is faster
     assert kgen.value_bmm(heads, batch, "sm_90a") is False
     assert kgen.value_bmm(heads, batch, "sm_103a") is False, "nothing is measured there"
+
+
+def test_the_table_has_both_sides_of_the_crossing() -> None:
+    """On an H200 the GEMM pays from 12 heads and 256 rows on."""
+    assert kgen.value_bmm(16, 256, "sm_90a") and kgen.value_bmm(128, 256, "sm_90a")
+    assert not kgen.value_bmm(8, 256, "sm_90a") and not kgen.value_bmm(16, 64, "sm_90a")
 
 
 def test_default_target_is_that_of_builds(timed: None, monkeypatch: pytest.MonkeyPatch) -> None:
