@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import ceil
 from typing import Any
@@ -24,8 +24,6 @@ ROWS = (8, 16, 32, 64, 96, 128, 192, 256)
 SHAPES = ((8, 8), (8, 64))
 LAYERS, REPLAYS = 96, 30
 ALONE: dict[str, Any] = {"release": False}
-
-Step = Callable[[Any], Any]
 
 
 @cache
@@ -49,12 +47,6 @@ def mailboxes(heads: int, batch: int) -> list[Mailboxes]:
     return boxes
 
 
-def chained(kernel: api.Kernel, more: dict[str, Any], **options: Any) -> list[Step]:
-    """Steps of ``kernel`` over cold weights, with what the mailboxes give."""
-    sets = bench.array_sets(kernel.plan.params)
-    return [kernel.bind(**arrays | more, **options) for arrays in sets]
-
-
 def sent(heads: int, batch: int) -> Iterator[float]:
     """Microseconds of a query: alone; sent, without and with its poll; and of query_wait."""
     fields = {"heads": heads, "batch": batch}
@@ -63,12 +55,12 @@ def sent(heads: int, batch: int) -> Iterator[float]:
     box.view("mailbox", 0)[...] = 0
     ranks = {**fields, "dcp": 2}
     unicast = {**ranks, "transport": "unicast"}
-    yield bench.graph_time(chained(make("query", **fields), {}), REPLAYS)
+    yield bench.graph_time(bench.bound_sets(make("query", **fields)), REPLAYS)
     for poll in (False, True):
         kernel = make("query", **unicast, poll=poll)
-        yield bench.graph_time(chained(kernel, box.arguments(kernel, 0)), REPLAYS)
+        yield bench.graph_time(bench.bound_sets(kernel, box.arguments(kernel, 0)), REPLAYS)
     kernel = make("query_wait", **ranks)
-    yield bench.graph_time(chained(kernel, box.arguments(kernel, 0)), REPLAYS)
+    yield bench.graph_time(bench.bound_sets(kernel, box.arguments(kernel, 0)), REPLAYS)
 
 
 def layers(heads: int, batch: int, dcp: bool) -> float:
@@ -86,7 +78,10 @@ def layers(heads: int, batch: int, dcp: bool) -> float:
     graphs, held = [], []
     for box, stream in zip(boxes, streams, strict=True):
         turns = [
-            [chained(k, box.arguments(k, parity) if dcp else {}, pdl=False) for k in kernels]
+            [
+                bench.bound_sets(k, box.arguments(k, parity) if dcp else {}, pdl=False)
+                for k in kernels
+            ]
             for parity in range(2)
         ]
         held.append(turns)  # and so the arrays

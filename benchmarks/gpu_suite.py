@@ -138,6 +138,8 @@ def benchmarks(runner: Runner) -> Iterator[Outcome]:
     yield runner.run("performance report", command, r"^\| `kgen --help`")
     ranks = (sys.executable, "benchmarks/dcp.py")
     yield runner.run("dcp", ranks, r"^\| \d+x\d+ \|")
+    peers = (sys.executable, "benchmarks/peers.py")  # times where there are two GPUs
+    yield runner.run("peers", peers, r"steps right$|^\| \d+x\d+ \|")
     ways = (sys.executable, "benchmarks/value_bmm.py")
     yield runner.run("value_bmm", ways, r"^\| \d+x\d+ \|")
 

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from . import apart, nvml, report, samples, settings
-from .api import Kernel, kernel
+from .api import Kernel, Prepared, kernel
 from .compiler import nvrtc_build
 from .errors import DeviceError
 from .params import ANY, Array, Axis, ParamTable
@@ -145,8 +145,16 @@ def _timing(timed: Kernel, replays: int) -> Timing:
 def measure(timed: Kernel, replays: int, count: int | None = None) -> tuple[float, int]:
     """Microseconds a step of ``timed``, and the weight sets that took turns: ``count``, or as many
     as no L2 holds."""
+    steps = bound_sets(timed, count=count)
+    return graph_time(steps, replays), len(steps)
+
+
+def bound_sets(
+    timed: Kernel, given: Arrays | None = None, *, pdl: bool = True, count: int | None = None
+) -> list[Prepared]:
+    """A launch for each weight set; ``given`` takes the place of arguments made here."""
     sets = array_sets(timed.plan.params, count)
-    return graph_time([timed.bind(**arrays) for arrays in sets], replays), len(sets)
+    return [timed.bind(**arrays | (given or {}), pdl=pdl) for arrays in sets]
 
 
 def graph_time(steps: Sequence[Callable[[Any], Any]], replays: int) -> float:
