@@ -124,8 +124,11 @@ class Emulated:
             When the kernel does what the hardware does not promise: the report names the CTA, the
             thread, the lines of the kernel's source and the seed.
         """
-        packed = self.plan.params.pack(_fields(self.plan, arrays, scalars))
-        self.run(packed, arrays, seed=seed, lazy=lazy)
+        self.run(self.packed(arrays, scalars), arrays, seed=seed, lazy=lazy)
+
+    def packed(self, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> bytes:
+        """The parameter struct of these arguments; a scalar that lacks has its default."""
+        return self.plan.params.pack(_fields(self.plan, arrays, scalars))
 
     def run(self, packed: bytes, arrays: Mapping[str, Any], *, seed: int, lazy: bool) -> None:
         """Run the kernel with the parameter struct ``packed``, whose arrays are ``arrays``."""

@@ -20,5 +20,6 @@ def refuse_ranks(config: Config, command: str) -> None:
             "dcp",
             ranks,
             f"{command} runs one rank alone, and {config.slug} needs {ranks}, each with the"
-            " mailboxes of all: kgen.dcp.Mailboxes makes those in a program of your own",
+            " mailboxes of all: kgen.dcp.Mailboxes makes those in a program of your own; on a CPU"
+            " kgen verify --cpu runs all ranks",
         )

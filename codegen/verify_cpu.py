@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from . import emulator, verify_ranks
 from .config import Config
-from .emulation import Emulation, emulate
-from .errors import EmulationError, NotBuiltError
+from .emulation import Emulation
+from .emulator import Emulated
+from .errors import EmulationError
 from .expected import FAMILIES
 from .judge import Verdict
+from .plan import Plan, plan
 from .samples import Arrays, Rng, Sample
-from .single import refuse_ranks
 from .verify import Outcome, check, inside, joined, part, poisoned
 
 ROWS = 8  # of a sample, about
@@ -27,7 +29,7 @@ def verify(
     """Run the kernel of ``config`` on the CPU here, from ``seeds`` seeds, ``seed`` the first.
 
     Each has fresh inputs and a schedule of its own. Asynchronous work completes as late as it may
-    with an even seed, at random moments with an odd one.
+    with an even seed, at random moments with an odd one. With ``dcp`` all ranks run here at once.
 
     Raises
     ------
@@ -35,14 +37,9 @@ def verify(
         When the kernel does what the hardware does not promise.
     DeviceError
         When there is no g++ 12 or newer.
-    NotBuiltError
-        When there is no check of the family yet, or the kernel waits for other ranks.
     """
-    refuse_ranks(config, "verify")
-    if config.kernel not in FAMILIES:
-        raise NotBuiltError("kernel", config.kernel, f"verify has {', '.join(FAMILIES)}")
     first = secrets.randbelow(1 << 32) if seed is None else seed
-    made = emulate(config, arch=arch)
+    made = emulate(plan(config, arch))
     found = [trial(made, each) for each in range(first, first + seeds)]
     return Outcome(
         slug=config.slug,
@@ -54,13 +51,20 @@ def verify(
     )
 
 
-def trial(made: Emulation, seed: int) -> tuple[Sample, dict[str, Verdict]]:
+def emulate(made: Plan) -> Emulation | Emulated:
+    """The kernel of a plan for the CPU: for all ranks at once where it is of several."""
+    return emulator.emulate(made) if getattr(made.config, "dcp", 0) else Emulation(made)
+
+
+def trial(made: Emulation | Emulated, seed: int) -> tuple[Sample, dict[str, Verdict]]:
     """One seed: fresh inputs, and a verdict for each output of ``made``."""
-    config = made.config
-    family = FAMILIES[config.kernel]
+    config = made.plan.config
     rng: Rng = np.random.default_rng((seed, zlib.crc32(config.slug.encode())))
-    sample = family.sample(config, rng, ROWS)
     try:
+        if isinstance(made, Emulated):
+            return verify_ranks.trial(made, rng, seed)
+        family = FAMILIES[config.kernel]
+        sample = family.sample(config, rng, ROWS)
         held = run(made, sample, seed)
     except EmulationError as error:
         again = f"kgen verify {config.slug} --cpu --seed {seed} --seeds 1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import bench, disasm, report, verify, verify_cpu
+from kgen.codegen import bench, disasm, report, verify
 from kgen.codegen.arch import TARGETS
 from kgen.codegen.build import build_many
 from kgen.codegen.errors import NotBuiltError, PlanError
@@ -104,6 +104,6 @@ def test_the_readmes_table_of_what_fits() -> None:
 @pytest.mark.parametrize("slug", ["query-h1-b1-dcp2", "query_wait-h1-b1-dcp2", TAILS[1]])
 def test_a_rank_alone_is_refused_in_plain_words(slug: str) -> None:
     config = parse_slug(slug)
-    for run in (verify.verify, verify_cpu.verify, lambda one: bench.run([one])):
+    for run in (verify.verify, lambda one: bench.run([one])):
         with pytest.raises(NotBuiltError, match=r"dcp: got 2; .* runs one rank alone"):
             run(config)
