@@ -74,17 +74,17 @@ def test_clusters_that_must_run_at_once(slug: str, alone: int, shared: int) -> N
     assert ("polls for ever" in report.plan_text(made)) == bool(alone)
 
 
-H200 = 32  # clusters of 8 at two CTAs an SM
+def test_a_plan_says_when_its_watchdog_barks() -> None:
+    made = plan(parse_slug("query-h8-b8-dcp2-watchdog250"))
+    assert "it traps after 250 ms" in report.plan_text(made)
 
 
-def largest(ranks: int, batches: tuple[int, int]) -> str:
-    """The most heads of which all ranks fit, at either end of a range of batches."""
-    fit = [
-        max((h for h in range(1, 33) if needed(ranks, h, batch) <= H200), default=0)
-        for batch in batches
-    ]
-    assert fit[0] == fit[1], (ranks, batches)
-    return str(fit[1] or "none")
+H200 = 30  # clusters of 8 that it runs at once, by its driver (benchmarks/dcp.py)
+
+
+def largest(ranks: int, batch: int) -> str:
+    fit = max((h for h in range(1, 33) if needed(ranks, h, batch) <= H200), default=0)
+    return str(fit or "none")
 
 
 def needed(ranks: int, heads: int, batch: int) -> int:
@@ -93,11 +93,9 @@ def needed(ranks: int, heads: int, batch: int) -> int:
 
 def test_the_readmes_table_of_what_fits() -> None:
     text = (Path(__file__).parent.parent / "README.md").read_text()
-    spans = ((1, 16), (17, 64), (65, 96), (97, 128), (129, 256))
+    ends = (16, 64, 96, 128, 192, 256)
     for ranks in (2, 4, 8):
-        cells = [largest(ranks, span) for span in spans[:-1]]
-        last = max((h for h in range(1, 33) if needed(ranks, h, 256) <= H200), default=0)
-        row = " | ".join([str(ranks), *cells, str(last or "none")])
+        row = " | ".join([str(ranks), *(largest(ranks, batch) for batch in ends)])
         assert f"| {row} |" in text, row
 
 
