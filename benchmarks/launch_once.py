@@ -66,11 +66,12 @@ def launch(kernel: api.Kernel) -> None:
         values = arrays[name].get()
         values[1::3] = -1
         arrays[name] = cupy.asarray(values)
-    boxes = mailboxes(kernel.config) if getattr(kernel.config, "dcp", 0) else []
-    for rows in (kernel.config.batch, max(1, kernel.plan.tokens - 3)):
+    config: Any = kernel.config
+    boxes = mailboxes(config) if getattr(config, "dcp", 0) else []
+    for rows in (config.batch, max(1, kernel.plan.tokens - 3)):
         more = come(boxes, kernel) if boxes else {}
         cupy.cuda.Device().synchronize()
-        kernel(**arrays | more, num_rows=min(rows, kernel.config.batch))
+        kernel(**arrays | more, num_rows=min(rows, config.batch))
         cupy.cuda.Device().synchronize()
 
 

@@ -206,9 +206,8 @@ def worker(rank: int, path: str, memory: str, steps: int) -> None:
         torch.cuda.set_device(rank % gpus)
         dist.init_process_group("gloo", init_method=f"file://{path}.store", rank=rank, world_size=2)
     judged(rank, memory, steps, exchange)
-    print(
-        f"rank {rank} of 2, GPU {rank % gpus} of {gpus}, {memory}: {steps} steps right", flush=True
-    )
+    where = f"rank {rank} of 2, GPU {rank % gpus} of {gpus}"
+    print(f"{where}, {memory}: {steps} steps right\n", end="", flush=True)  # in one piece
     if gpus > 1:
         timed(rank, memory, exchange)
 

@@ -23,7 +23,7 @@ OUTPUTS, LATENT = 128, 512  # of a head
 BF16, FP32_COMPUTE, DEFAULT_ALGORITHM = 14, 68, -1  # CUDA_R_16BF, CUBLAS_COMPUTE_32F, GEMM_DEFAULT
 NORMAL, TRANSPOSED = 0, 1
 
-Gemm = Callable[[Any, Any, Any, Any], None]  # latent, w_uv, values, stream
+Gemm = Callable[..., None]  # latent, w_uv, values, stream
 
 
 def torch_gemm(latent: Any, w_uv: Any, values: Any, stream: Any) -> None:

@@ -187,7 +187,8 @@ def late_rounds(kernel: api.Kernel, *reader: str) -> tuple[list[int], list[int]]
     """
     import cupy
 
-    chain = Chain(kernel, kernel.plan.config.heads, kernel.plan.config.batch)
+    config: Any = kernel.plan.config
+    chain = Chain(kernel, config.heads, config.batch)
     first = copier("kgen_write", "release", "wait", "idle", "copy")
     beside = copier("kgen_beside", "wait", "release", "idle", "copy")
     after = copier("kgen_read", *reader)

@@ -17,6 +17,7 @@ from kgen.codegen import driver, nvml
 from kgen.codegen.api import Kernel
 from kgen.codegen.build import build
 from kgen.codegen.errors import DeviceError
+from kgen.codegen.samples import bf16
 from kgen.codegen.schema import Query
 
 from .. import packaged
@@ -32,7 +33,7 @@ def inputs() -> dict[str, Any]:
     """What examples/launch.cpp makes, in the order in which it draws its numbers."""
     state = 1
 
-    def bf16(*shape: int) -> np.ndarray:
+    def drawn(*shape: int) -> np.ndarray:
         nonlocal state
         values = np.empty(int(np.prod(shape)), np.uint16)
         for index in range(values.size):
@@ -41,11 +42,11 @@ def inputs() -> dict[str, Any]:
         return values.reshape(shape)
 
     return {
-        "qkv": bf16(ROWS, WIDTH),
-        "w_qa": bf16(1536),
-        "w_kva": bf16(512),
-        "w_qb": bf16(HEADS * 192, 1536),
-        "w_uk": bf16(HEADS, 128, 512),
+        "qkv": drawn(ROWS, WIDTH),
+        "w_qa": drawn(1536),
+        "w_kva": drawn(512),
+        "w_qb": drawn(HEADS * 192, 1536),
+        "w_uk": drawn(HEADS, 128, 512),
         "cache": np.zeros((PAGES, PAGE, ROW), np.uint8),
         "slots": np.arange(ROWS, dtype=np.int64) * 7,
         "q_scale_inv": np.array([0.5], np.float32),
@@ -78,23 +79,42 @@ import os, sys
 from pathlib import Path
 import cupy, kgen, numpy
 here = Path(os.environ["HERE"])
-arrays = {name: cupy.asarray(array) for name, array in numpy.load(here / "inputs.npz").items()}
-query = kgen.query(heads=8, batch=8)
-assert query.artifact.origin == "package", query.artifact
-(here / "out").write_bytes(query(**arrays).get().tobytes())
+for name in ("query", "value"):
+    given = numpy.load(here / f"{name}.npz").items()
+    kernel = getattr(kgen, name)(heads=8, batch=8)
+    assert kernel.artifact.origin == "package", kernel.artifact
+    out = kernel(**{key: cupy.asarray(array) for key, array in given})
+    (here / name).write_bytes(out.get().tobytes())
 assert "cuda.bindings.nvrtc" not in sys.modules
 assert not (here / "cache").exists()
 """
 
 
+def value_inputs() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    return {
+        "latent": bf16(rng, ROWS, HEADS, 512),
+        "w_uv": bf16(rng, HEADS, 128, 512, scale=0.05),
+        "gate": bf16(rng, ROWS, HEADS * 128),
+        "lengths": np.ones(ROWS, np.int32),
+    }
+
+
 def test_a_packaged_decode_step_compiles_and_writes_nothing(expected: int, tmp_path: Path) -> None:
-    site = packaged.install(packaged.package(tmp_path / "dist", slugs=(SLUG,)), tmp_path / "site")
-    np.savez(tmp_path / "inputs.npz", **inputs())
+    cupy = pytest.importorskip("cupy")
+    wheel = packaged.package(tmp_path / "dist", slugs=(SLUG, f"value-h{HEADS}-b{ROWS}"))
+    site = packaged.install(wheel, tmp_path / "site")
+    host = value_inputs()
+    np.savez(tmp_path / "query.npz", **inputs())
+    np.savez(tmp_path / "value.npz", **host)
     before = sorted((path, path.stat().st_mtime_ns) for path in site.rglob("*"))
     env = {"KGEN_JIT": "0", "KGEN_CACHE_DIR": str(tmp_path / "cache"), "HERE": str(tmp_path)}
     done = packaged.python(STEP, site, **env)
     assert done.returncode == 0, done.stderr
-    assert fnv((tmp_path / "out").read_bytes()) == expected
+    assert fnv((tmp_path / "query").read_bytes()) == expected
+    given = {name: cupy.asarray(array) for name, array in host.items()}
+    out = kgen.value(heads=HEADS, batch=ROWS)(**given)
+    assert (tmp_path / "value").read_bytes() == out.get().tobytes()
     assert sorted((path, path.stat().st_mtime_ns) for path in site.rglob("*")) == before
 
 
