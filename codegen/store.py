@@ -70,11 +70,11 @@ class Cache:
             return self._look(key)  # it may have been replaced during the first look
         return found
 
-    def _look(self, key: str) -> Entry | Problem | None:
-        folder = self.root / key
+    def _look(self, key: str, name: str = "") -> Entry | Problem | None:
+        """The entry of ``key`` in the folder ``name``, by default its own."""
         try:
             with trust.folder(self.root) as root:
-                return _enter(folder, root)
+                return _enter(self.root / (name or key), root, key)
         except trust.Untrusted as error:
             return Problem(error.path, "untrusted", error.reason, error.remedy)
         except (FileNotFoundError, NotADirectoryError):
@@ -113,17 +113,26 @@ class Cache:
 
     def _publish(self, staging: Path, folder: Path) -> None:
         """Rename ``staging`` to ``folder``, unless a sound entry is there: it is as good."""
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
                 staging.rename(folder)
                 return
             except OSError as error:
                 if error.errno not in TAKEN:
                     raise
-            if isinstance(self.get(folder.name), Entry):
+            found = self.get(folder.name)
+            if isinstance(found, Entry):
                 return
-            _move(folder, ASIDE)
+            if found or attempt:  # at first, nothing to be seen means that it has just been removed
+                self._set_aside(folder)
         raise OSError(errno.EBUSY, f"{folder} is in use")
+
+    def _set_aside(self, folder: Path) -> None:
+        """Move a damaged entry out of the way, and remove it if it was replaced by a sound one
+        meanwhile: only what is damaged is kept to be looked at."""
+        place = _move(folder, ASIDE)
+        if place and isinstance(self._look(folder.name, place.name), Entry):
+            discard(place)
 
     def touch(self, key: str) -> None:
         """Note that ``key`` was used, at most once a day: prune removes the longest unused."""
@@ -182,10 +191,10 @@ def _move(folder: Path, prefix: str) -> Path | None:
     return place
 
 
-def _enter(folder: Path, root: int) -> Entry | Problem | None:
+def _enter(folder: Path, root: int, key: str) -> Entry | Problem | None:
     try:
         with trust.folder(folder, root) as here:
-            return _load(folder, here)
+            return _load(folder, here, key)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -196,8 +205,7 @@ def _enter(folder: Path, root: int) -> Entry | Problem | None:
         return Problem(folder, "damaged", str(error))
 
 
-def _load(folder: Path, here: int) -> Entry:
-    key = folder.name
+def _load(folder: Path, here: int, key: str) -> Entry:
     image, data = (_read(folder / f"{key}.{end}", here) for end in ("cubin", "json"))
     try:
         meta = json.loads(data)

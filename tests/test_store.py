@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kgen.codegen import store
 from kgen.codegen.store import DAY, Cache, Entry, Problem
 
 from .kernels import IMAGE, OPTIONS, flip, meta, named, put
@@ -182,6 +183,43 @@ def test_readers_and_writers_meet_whole_entries_only(tmp_path: Path) -> None:
     assert all(isinstance(found, Entry) and found.image == IMAGE for found in seen)
     put(cache)
     assert names(tmp_path) == [KEY]
+
+
+def test_an_entry_that_goes_while_another_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the rename that finds a place taken and the look at what took it."""
+    cache, look = Cache(tmp_path), Cache._look
+    put(cache)
+
+    def removed(self: Cache, key: str, name: str = "") -> object:
+        monkeypatch.setattr(Cache, "_look", look)
+        cache.remove(KEY)
+        found = look(self, key, name)
+        put(cache)  # by a third one, before the second rename
+        return found
+
+    monkeypatch.setattr(Cache, "_look", removed)
+    put(cache)
+    assert names(tmp_path) == [KEY]
+
+
+def test_a_damaged_entry_that_is_replaced_before_it_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, move = Cache(tmp_path), store._move
+    (put(cache) / f"{KEY}.cubin").write_bytes(b"")
+
+    def late(folder: Path, prefix: str) -> Path | None:
+        monkeypatch.setattr(store, "_move", move)
+        put(cache)  # by another one, which sets the damaged one aside
+        return move(folder, prefix)
+
+    monkeypatch.setattr(store, "_move", late)
+    put(cache)
+    aside, key = names(tmp_path)
+    assert key == KEY and aside.startswith(store.ASIDE)
+    assert (tmp_path / aside / f"{KEY}.cubin").read_bytes() == b""
 
 
 @pytest.mark.parametrize("root", ["file", "file/below"])
