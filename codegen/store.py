@@ -66,9 +66,9 @@ class Cache:
     def get(self, key: str) -> Entry | Problem | None:
         """The entry of ``key``, read now and its checksum verified; None where there is none."""
         found = self._look(key)
-        if isinstance(found, Problem) and found.state != "untrusted":
-            return self._look(key)  # it may have been replaced during the first look
-        return found
+        if isinstance(found, Entry) or (found and found.state == "untrusted"):
+            return found
+        return self._look(key)  # it may have been replaced during the first look
 
     def _look(self, key: str, name: str = "") -> Entry | Problem | None:
         """The entry of ``key`` in the folder ``name``, by default its own."""
@@ -194,15 +194,18 @@ def _move(folder: Path, prefix: str) -> Path | None:
 def _enter(folder: Path, root: int, key: str) -> Entry | Problem | None:
     try:
         with trust.folder(folder, root) as here:
-            return _load(folder, here, key)
+            try:
+                return _load(folder, here, key)
+            except (Damaged, ValueError, KeyError, TypeError) as error:
+                if not os.path.samestat(os.fstat(here), folder.stat()):
+                    return None  # it was removed meanwhile, its files after it
+                return Problem(folder, "damaged", str(error))
     except FileNotFoundError:
         return None
     except NotADirectoryError:
         return Problem(folder, "damaged", "entry: expected a folder, found a file")
     except OSError as error:
         return _unreadable(folder, error)
-    except (Damaged, ValueError, KeyError, TypeError) as error:
-        return Problem(folder, "damaged", str(error))
 
 
 def _load(folder: Path, here: int, key: str) -> Entry:

@@ -204,6 +204,20 @@ def test_an_entry_that_goes_while_another_is_published(
     assert names(tmp_path) == [KEY]
 
 
+def test_an_entry_that_goes_while_it_is_read_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, read = Cache(tmp_path), store._read
+    put(cache)
+
+    def removed(path: Path, here: int) -> bytes:
+        cache.remove(KEY)
+        return read(path, here)
+
+    monkeypatch.setattr(store, "_read", removed)
+    assert cache.get(KEY) is None
+
+
 def test_a_damaged_entry_that_is_replaced_before_it_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
