@@ -28,7 +28,7 @@ NAMES = frozenset(("rank", "multicast", "report", *TABLES, *TABLES.values()))  #
 class Mailboxes:
     """One rank's query, partial and LSE mailboxes, two of each: layers take turns (``parity``).
 
-    They are filled with sentinels here. ``dcp_value`` refills what was read, so that a mailbox is
+    They are full of sentinels once this returns. ``dcp_value`` refills what was read, so that a mailbox is
     armed again two layers later; :meth:`arm` is for what a launch that never came left behind.
 
     Parameters
@@ -73,6 +73,8 @@ class Mailboxes:
             wanted = f"{shape.nbytes} bytes of uint8, {ALIGN}-byte aligned"
             raise ArgumentError(f"memory: got {got}; allowed is at least {wanted}")
         self.arm()
+        if cuda := getattr(self._xp, "cuda", None):
+            cuda.get_current_stream().synchronize()  # peers may write once they know the address
 
     @classmethod
     def symmetric(cls, group: Any, shape: Shape) -> Mailboxes:

@@ -207,13 +207,18 @@ class FakeCupy(ModuleType):
             MemoryPointer=lambda m, o: pointer(memory=m, offset=o),
             runtime=runtime,
             alloc_pinned_memory=bytearray,
+            get_current_stream=lambda: SimpleNamespace(synchronize=self._settle),
         )
+        self.settled = 0
         self.asarray = np.asarray
 
     def ndarray(self, size: int, dtype: Any, pointer: Any) -> np.ndarray:
         self.sizes.append(size)
         assert len(pointer.memory) == size and pointer.offset == 0
         return pointer.memory  # type: ignore[no-any-return]
+
+    def _settle(self) -> None:
+        self.settled += 1
 
     def _open(self, handle: bytes) -> int:
         assert len(handle) == 64
@@ -234,6 +239,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
 def test_ipc_handles_over_any_channel(cupy: FakeCupy) -> None:
     boxes = [Mailboxes(rank, SHAPE) for rank in range(2)]
     assert all(size >= SHAPE.nbytes and size % (2 << 20) == 0 for size in cupy.sizes)
+    assert cupy.settled == 2  # armed before anyone knows where they are
     channel = [box.export() for box in boxes]
     boxes[0].connect(channel)
     assert cupy.open == [boxes[1].address]  # not its own
