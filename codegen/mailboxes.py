@@ -28,8 +28,9 @@ NAMES = frozenset(("rank", "multicast", "report", *TABLES, *TABLES.values()))  #
 class Mailboxes:
     """One rank's query, partial and LSE mailboxes, two of each: layers take turns (``parity``).
 
-    They are full of sentinels once this returns. ``dcp_value`` refills what was read, so that a mailbox is
-    armed again two layers later; :meth:`arm` is for what a launch that never came left behind.
+    They are full of sentinels once this returns. ``dcp_value`` refills what was read, so that a
+    mailbox is armed again two layers later; :meth:`arm` is for what a launch that never came left
+    behind.
 
     Parameters
     ----------
