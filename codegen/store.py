@@ -66,9 +66,9 @@ class Cache:
     def get(self, key: str) -> Entry | Problem | None:
         """The entry of ``key``, read now and its checksum verified; None where there is none."""
         found = self._look(key)
-        if isinstance(found, Entry) or (found and found.state == "untrusted"):
-            return found
-        return self._look(key)  # it may have been replaced during the first look
+        if isinstance(found, Problem) and found.state != "untrusted":
+            return self._look(key)  # it may have been replaced during the first look
+        return found
 
     def _look(self, key: str, name: str = "") -> Entry | Problem | None:
         """The entry of ``key`` in the folder ``name``, by default its own."""
@@ -197,9 +197,9 @@ def _enter(folder: Path, root: int, key: str) -> Entry | Problem | None:
             try:
                 return _load(folder, here, key)
             except (Damaged, ValueError, KeyError, TypeError) as error:
-                if not os.path.samestat(os.fstat(here), folder.stat()):
-                    return None  # it was removed meanwhile, its files after it
-                return Problem(folder, "damaged", str(error))
+                if os.path.samestat(os.fstat(here), folder.stat()):
+                    return Problem(folder, "damaged", str(error))
+        return _enter(folder, root, key)  # what was read is removed; another may be there
     except FileNotFoundError:
         return None
     except NotADirectoryError:
