@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import ceil
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from kgen.codegen import api, bench, nvml, schema
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.mailboxes import Mailboxes, Shape
+from kgen.codegen.report import markdown
 
 RANKS = (2, 4, 8)
 ROWS = (8, 16, 32, 64, 96, 128, 192, 256)
@@ -40,17 +41,10 @@ def room(batch: int, **form: bool) -> Iterator[str]:
         yield str(min(128, fit // (ranks * tiles)) or "none")
 
 
-def mailboxes(heads: int, batch: int) -> list[Mailboxes]:
-    boxes = [Mailboxes(rank, Shape(2, heads, batch)) for rank in range(2)]
-    for box in boxes:
-        box.connect([peer.address for peer in boxes])
-    return boxes
-
-
 def sent(heads: int, batch: int) -> Iterator[float]:
     """Microseconds of a query: alone; sent, without and with its poll; and of query_wait."""
     fields = {"heads": heads, "batch": batch}
-    boxes = mailboxes(heads, batch)
+    boxes = Mailboxes.of_ranks(Shape(2, heads, batch))
     box = boxes[0]
     box.view("mailbox", 0)[...] = 0
     ranks = {**fields, "dcp": 2}
@@ -73,7 +67,7 @@ def layers(heads: int, batch: int, dcp: bool) -> float:
     unicast = {"transport": "unicast"} if dcp else {}
     kernels = [make(names[0], **(ranks if dcp else fields), **unicast)]
     kernels.append(make(names[1], **(ranks if dcp else fields)))
-    boxes = mailboxes(heads, batch)
+    boxes = Mailboxes.of_ranks(Shape(2, heads, batch))
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in boxes]
     graphs, held = [], []
     for box, stream in zip(boxes, streams, strict=True):
@@ -121,11 +115,9 @@ def together(graphs: Sequence[Any], streams: Sequence[Any]) -> float:
     return statistics.median(times[bench.WARM_UPS :])
 
 
-def table(*rows: Sequence[str]) -> None:
-    head, *body = rows
-    for row in (head, ["---"] * len(head), *body):
-        print(f"| {' | '.join(row)} |")
-    print(flush=True)
+def show(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """A table, as soon as it is measured."""
+    print(f"{markdown(head, rows)}\n", flush=True)
 
 
 def main() -> None:
@@ -133,16 +125,16 @@ def main() -> None:
     print(f"{bench.machine()}\n")
     for name, form in {"dense": {}, "dsa, BF16 queries": {"dsa": True}}.items():
         print(f"Most heads of a polling query, all ranks on this GPU, {name}:\n")
-        rows = ((f"{batch} rows", *room(batch, **form)) for batch in ROWS)
-        table(("batch", *(f"{ranks} ranks" for ranks in RANKS)), *rows)
+        head = ("batch", *(f"{ranks} ranks" for ranks in RANKS))
+        show(head, ((f"{batch} rows", *room(batch, **form)) for batch in ROWS))
     os.environ["KGEN_RANKS_PER_GPU"] = "1"
     print("µs a query, D = 2, programmatic launches in one graph:\n")
     head = ("shape", "without dcp", "sent, no poll", "sent and polled", "query_wait")
-    table(head, *((f"{h}x{b}", *(f"{t:.2f}" for t in sent(h, b))) for h, b in SHAPES))
+    show(head, ((f"{h}x{b}", *(f"{t:.2f}" for t in sent(h, b))) for h, b in SHAPES))
     os.environ["KGEN_RANKS_PER_GPU"] = "2"
     print("µs a layer's query and tail, two ranks at once on this GPU, plain launches:\n")
-    rows = [(f"{h}x{b}", side_by_side(h, b, False), side_by_side(h, b, True)) for h, b in SHAPES]
-    table(("shape", "query, value", "query with dcp, dcp_value"), *rows)
+    rows = ((f"{h}x{b}", side_by_side(h, b, False), side_by_side(h, b, True)) for h, b in SHAPES)
+    show(("shape", "query, value", "query with dcp, dcp_value"), rows)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from kgen.codegen import machine, schema, verify_cpu
+from kgen.codegen import coverage, machine, schema, verify_cpu
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.config import Config, Option
 from kgen.codegen.errors import ConfigError, KgenError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.plan_front import TILE, VARIANTS
+from kgen.codegen.plan_front import TILE, VARIANTS, schedule_of
 from kgen.codegen.plan_query import KPAIR, KSPLIT, ROWS
 
 # Kinds of configurations: the family, the fields that it always has, and how often it is drawn.
@@ -107,11 +107,7 @@ def _size(config: Any) -> int:
 
 
 def _legal(kernel: str, fields: dict[str, Any]) -> bool:
-    try:
-        schema.make(kernel, fields)
-    except ConfigError:
-        return False
-    return True
+    return isinstance(coverage.attempt(kernel, fields), Config)
 
 
 def _schedule(config: Config, rng: np.random.Generator) -> Schedule | None:
@@ -123,8 +119,7 @@ def _schedule(config: Config, rng: np.random.Generator) -> Schedule | None:
     if isinstance(config, schema.IndexFront):
         variant = VARIANTS[scheme := str(rng.choice(list(VARIANTS)))]
         steps = int(rng.integers(1, min(TILE, ceil(config.batch / variant.step) * 8) + 1))
-        tokens = min(TILE, ceil(steps / variant.step) * variant.step)
-        return Schedule(scheme, tokens, variant.k_splits)
+        return schedule_of(scheme, steps)
     return None
 
 

@@ -15,7 +15,8 @@ from kgen.codegen import apart, api, bench, nvml, schema
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
 from kgen.codegen.mailboxes import Mailboxes, Shape
-from kgen.codegen.plan_front import VARIANTS
+from kgen.codegen.plan_dcp import query_dtype
+from kgen.codegen.plan_front import VARIANTS, schedule_of
 
 FORMS: tuple[dict[str, bool], ...] = (
     {},
@@ -50,8 +51,8 @@ def cases() -> dict[str, list[Case]]:
     for slug in OTHERS:
         config = schema.parse_slug(slug)
         found.setdefault(config.kernel, []).append((config, None))
-    for scheme, variant in VARIANTS.items():
-        schedule = Schedule(scheme, FRONT_TOKENS, variant.k_splits)
+    for scheme in VARIANTS:
+        schedule = schedule_of(scheme, FRONT_TOKENS)
         found[f"index_front-{scheme}"] = [(schema.parse_slug(slug), schedule) for slug in FRONTS]
     found["dcp"] = [(schema.parse_slug(slug), None) for slug in RANKS]
     return found
@@ -77,17 +78,13 @@ def launch(kernel: api.Kernel) -> None:
 
 def mailboxes(config: Any) -> list[Mailboxes]:
     """Of all ranks, on this GPU."""
-    wide = getattr(config, "dsa", False)
-    boxes = [Mailboxes(rank, Shape(2, config.heads, 64, bf16=wide)) for rank in range(config.dcp)]
-    for box in boxes:
-        box.connect([peer.address for peer in boxes])
-    return boxes
+    wide = query_dtype(config) == "bf16"
+    return Mailboxes.of_ranks(Shape(config.dcp, config.heads, 64, bf16=wide))
 
 
 def come(boxes: list[Mailboxes], kernel: api.Kernel) -> dict[str, Any]:
     """Rank 0's mailboxes, in which all has come that it polls for."""
     box = boxes[0]
-    box.arm()
     for name in ("mailbox", "partials", "lse_box"):
         box.view(name, 0)[...] = 0
     return box.arguments(kernel, 0)

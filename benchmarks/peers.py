@@ -25,6 +25,7 @@ import numpy as np
 
 from kgen.codegen import api, bench, judge, reference_dcp, schema
 from kgen.codegen.mailboxes import Mailboxes, Shape
+from kgen.codegen.report import markdown
 from kgen.codegen.samples import bf16
 
 HEADS, BATCH = 2, 4  # of the steps that are judged
@@ -157,19 +158,14 @@ def layer_time(kernels: Sequence[Any], box: Mailboxes | None, exchange: Exchange
     stream, times = cupy.cuda.Stream(non_blocking=True), []
     graph, _held = graph_of(kernels, box, stream)
     for _ in range(bench.WARM_UPS + REPLAYS):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
         barrier(exchange)
-        start.record(stream)
-        graph.launch(stream)
-        end.record(stream)
-        end.synchronize()
-        times.append(1e3 * cupy.cuda.get_elapsed_time(start, end) / LAYERS)
+        times.append(1e3 * bench.replay(graph, stream) / LAYERS)
     return statistics.median(times[bench.WARM_UPS :])
 
 
 def timed(rank: int, memory: str, exchange: Exchange) -> None:
     """Print the table; both ranks take part."""
-    rows = [("shape", "query, value", "query with dcp, dcp_value")]
+    head, rows = ("shape", "query, value", "query with dcp, dcp_value"), []
     for heads, batch in SHAPES:
         fields = {"heads": heads, "batch": batch}
         ranks = fields | {"dcp": 2}
@@ -183,8 +179,7 @@ def timed(rank: int, memory: str, exchange: Exchange) -> None:
         rows.append((f"{heads}x{batch}", *(f"{time:.2f}" for time in times)))
     if rank == 0:
         print(f"{bench.machine()}; two GPUs, {memory}; µs a layer's query and tail\n")
-        for row in (rows[0], ["---"] * 3, *rows[1:]):
-            print(f"| {' | '.join(row)} |")
+        print(markdown(head, rows))
 
 
 def worker(rank: int, path: str, memory: str, steps: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from . import nvml, schema, settings, streams
 from .arguments import Arguments, Call
 from .build import Artifact, build
-from .errors import ArgumentError
 from .launcher import Launcher
 from .loader import Function
 from .params import Array
@@ -196,7 +195,7 @@ class Kernel:
             When the driver refuses the launch.
         """
         handle = None if stream is None else streams.handle(stream)
-        call = self._arguments.check(self._named(array, arguments), handle)
+        call = self._arguments.check(self._arguments.named(array, arguments), handle)
         if handle is None:
             handle = streams.current(call.libraries, call.device)
         else:
@@ -211,7 +210,7 @@ class Kernel:
 
         Takes what a call takes, but for ``stream``. The kernel is loaded on the arrays' device.
         """
-        named = self._named(array, arguments)
+        named = self._arguments.named(array, arguments)
         call = self._arguments.check(named)
         function = self._launcher.function(call.device, call.libraries[0].stream(call.device))
         return Prepared(self._launcher, function, call, pdl, tuple(named.values()))
@@ -230,17 +229,6 @@ class Kernel:
         """Clusters of the kernel that the GPU ``device`` runs at once, by the driver; 0 without
         clusters. It is loaded, as by :meth:`load`."""
         return self._launcher.function(device, None).clusters
-
-    def _named(self, array: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
-        if array:
-            if len(array) > 1 or self._first in arguments:
-                raise ArgumentError(
-                    f"{self._first}: got {len(array)} arguments by position"
-                    f"{' and one by name' if self._first in arguments else ''}; allowed is one,"
-                    f" {self._first}; all others go by name"
-                )
-            arguments[self._first] = array[0]
-        return arguments
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -91,6 +91,19 @@ class Arguments:
         packed = self._pack(*self._order(values))
         return Call(packed, rows, home, tuple(libraries), tuple([arrays[i] for i in self._outputs]))
 
+    def named(self, array: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
+        """``arguments`` and the first array, which alone may come by position."""
+        first = self.names[0]
+        if array:
+            if len(array) > 1 or first in arguments:
+                raise ArgumentError(
+                    f"{first}: got {len(array)} arguments by position"
+                    f"{' and one by name' if first in arguments else ''}; allowed is one,"
+                    f" {first}; all others go by name"
+                )
+            arguments[first] = array[0]
+        return arguments
+
     def _numbers(self, given: Mapping[str, Any]) -> list[int | float]:
         return [
             default

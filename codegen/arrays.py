@@ -62,6 +62,13 @@ class Library(Protocol):
         """A new array of the logical ``dtype``, for use on ``stream`` (None: the current one)."""
 
 
+def by_bytes(view: ArrayView) -> Layout:
+    """The layout of a view whose dtype is NumPy's and whose strides count bytes."""
+    size = view.dtype.itemsize
+    strides = tuple(s / size if s % size else s // size for s in view.strides)
+    return Layout(view.dtype.name, tuple(view.shape), strides)
+
+
 class Cupy:
     """CuPy arrays; 8- and 16-bit floats are allocated as unsigned integers."""
 
@@ -84,9 +91,7 @@ class Cupy:
         return data.ptr, data.device_id, array.dtype, array.shape, array.strides, self
 
     def layout(self, view: ArrayView) -> Layout:
-        size = view.dtype.itemsize
-        strides = tuple(s / size if s % size else s // size for s in view.strides)
-        return Layout(view.dtype.name, tuple(view.shape), strides)
+        return by_bytes(view)
 
     def stream(self, device: int) -> int:
         return int(self._current(device).ptr)

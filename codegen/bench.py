@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from . import apart, nvml, report, samples, settings
-from .api import Kernel, Prepared, kernel
+from . import apart, nvml, report, samples
+from .api import Kernel, Prepared, default_arch, kernel
 from .compiler import nvrtc_build
 from .errors import DeviceError
 from .params import ANY, Array, Axis, ParamTable
@@ -116,7 +116,7 @@ def run(configs: Iterable[Config], *, replays: int = 30, arch: str | None = None
     for config in configs:
         refuse_ranks(config, "bench")
     nvml.require()
-    name = arch or settings.ARCH.value() or nvml.default_arch()
+    name = arch or default_arch()
     reference, _ = measure(yardstick(name), replays)
     timings = tuple(_timing(kernel(config, name), replays) for config in configs)
     return Report(machine(), replays, reference, timings)
@@ -174,12 +174,12 @@ def graph_time(steps: Sequence[Callable[[Any], Any]], replays: int) -> float:
         graph = stream.end_capture()
     for _ in range(WARM_UPS):
         graph.launch(stream)
-    times = [_replay(graph, stream) for _ in range(replays)]
+    times = [replay(graph, stream) for _ in range(replays)]
     return statistics.median(times) / (turns * len(steps)) * 1e3
 
 
-def _replay(graph: Any, stream: Any) -> float:
-    """Milliseconds of one replay."""
+def replay(graph: Any, stream: Any) -> float:
+    """Milliseconds of one replay of ``graph`` on ``stream``."""
     import cupy
 
     start, end = cupy.cuda.Event(), cupy.cuda.Event()

@@ -13,7 +13,7 @@ from .arrays import ArrayView, Fields, Layout
 from .blueprint import Plan, Schedule
 from .config import Config
 from .emulator import Emulated
-from .errors import ArgumentError, ConfigError, NotBuiltError
+from .errors import ConfigError, NotBuiltError
 from .layouts import ACCEPTED, refused
 from .params import Array, itemsize
 from .plan import plan as make_plan
@@ -117,24 +117,17 @@ class Emulation:
             When the kernel does what the hardware does not promise: the report names the CTA, the
             thread, the lines of the kernel's source and the seed.
         """
-        named = self._named(array, arguments)
+        named = self._arguments.named(array, arguments)
         call = self._arguments.check({name: self._held(name, v) for name, v in named.items()})
         outputs = tuple(held.array for held in call.outputs)
         if call.rows:
             names = [name for name, item in self._arrays.items() if item.role == "out"]
             given = named | dict(zip(names, outputs, strict=True))
-            given = {
-                name: _processed(a, given[name], call.rows) for name, a in self._arrays.items()
-            }
+            rows = range(call.rows)
+            given = {name: given[name][within(a, rows)] for name, a in self._arrays.items()}
             seed = secrets.randbelow(1 << 32) if seed is None else seed
             self._emulated.run(call.packed, given, seed=seed, lazy=lazy)
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def _named(self, array: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
-        first = self._arguments.names[0]
-        if len(array) > 1 or (array and first in arguments):
-            raise ArgumentError(f"{first}: only {first} goes by position; all others go by name")
-        return {first: array[0], **arguments} if array else arguments
 
     def _held(self, name: str, value: Any) -> Any:
         item = self._arrays.get(name)
@@ -153,10 +146,12 @@ class Emulation:
         return f"<kgen kernel {self.config.slug} for {self.plan.target.name}, on the CPU>"
 
 
-def _processed(array: Array, given: np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
-    """The part of an argument that a launch of ``rows`` rows may touch."""
-    counts = (-(-rows // axis.per) if axis.rows else None for axis in array.axes)
-    return given[tuple(slice(count) for count in counts)]
+def within(array: Array, rows: range) -> tuple[slice, ...]:
+    """The index of what a launch of ``rows`` may touch of an argument."""
+    return tuple(
+        slice(rows.start // axis.per, -(-rows.stop // axis.per)) if axis.rows else slice(None)
+        for axis in array.axes
+    )
 
 
 class Held:
@@ -176,9 +171,7 @@ class Numpy:
         return array.ctypes.data, 0, array.dtype, array.shape, array.strides, self
 
     def layout(self, view: ArrayView) -> Layout:
-        size = view.dtype.itemsize
-        strides = tuple(s / size if s % size else s // size for s in view.strides)
-        return Layout(view.dtype.name, tuple(view.shape), strides)
+        return arrays.by_bytes(view)
 
     def stream(self, device: int) -> int:
         return 0

@@ -9,8 +9,9 @@ from math import prod
 import numpy as np
 
 from .errors import ConfigError
+from .plan_mailbox import COLUMNS
+from .plan_value import LATENT
 
-COLUMNS, LATENT = 576, 512
 PARITIES = 2
 QUERY, PARTIAL = 0xFFFFFFFF, 0x80000000  # sentinels, as 32-bit words; QUERY is that of LSEs too
 ALIGN = 128  # bytes, of each mailbox

@@ -15,7 +15,9 @@ import numpy as np
 from .errors import ArgumentError, ConfigError
 from .mailbox_shape import ALIGN, PARITIES, Shape
 from .overdue import Overdue, Report
-from .schema import Config, DcpValue, Query, QueryWait
+from .plan_dcp import query_dtype
+from .plan_mailbox import Mailed, mailbox_heads
+from .schema import Config
 
 __all__ = ["Mailboxes", "Overdue", "Shape"]
 
@@ -49,9 +51,7 @@ class Mailboxes:
     Ranks on one GPU, each on a stream of its own, with ``release`` off:
 
     >>> shape = kgen.dcp.Shape(ranks=2, heads=8, capacity=16)
-    >>> boxes = [kgen.dcp.Mailboxes(rank, shape) for rank in range(2)]
-    >>> for box in boxes:
-    ...     box.connect([peer.address for peer in boxes])
+    >>> boxes = kgen.dcp.Mailboxes.of_ranks(shape)
     >>> out = query(qkv, ..., **boxes[0].arguments(query, parity=layer % 2))
     """
 
@@ -76,6 +76,14 @@ class Mailboxes:
         self.arm()
         if cuda := getattr(self._xp, "cuda", None):
             cuda.get_current_stream().synchronize()  # peers may write once they know the address
+
+    @classmethod
+    def of_ranks(cls, shape: Shape) -> list[Mailboxes]:
+        """Those of every rank, connected: for ranks that this process and GPU share."""
+        boxes = [cls(rank, shape) for rank in range(shape.ranks)]
+        for box in boxes:
+            box.connect([peer.address for peer in boxes])
+        return boxes
 
     @classmethod
     def symmetric(cls, group: Any, shape: Shape) -> Mailboxes:
@@ -189,11 +197,10 @@ class Mailboxes:
         return {name: known[name] for name in taken}
 
     def _check(self, config: Config) -> None:
-        if not isinstance(config, Query | QueryWait | DcpValue) or not config.dcp:
+        if not isinstance(config, Mailed) or not config.dcp:
             raise ArgumentError(f"kernel: got {config.slug}; allowed is one with dcp")
         shape = self.shape
-        wide = config.dsa and not config.fp8 if isinstance(config, Query) else config.bf16
-        rows = config.q_heads or config.dcp * config.heads
+        rows, wide = mailbox_heads(config), query_dtype(config) == "bf16"
         theirs = {"dcp": config.dcp, "heads": config.heads, "q_heads": rows, "bf16": wide}
         ours = (shape.ranks, shape.heads, shape.rows, shape.bf16)
         for (name, value), mine in zip(theirs.items(), ours, strict=True):

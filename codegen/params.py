@@ -89,6 +89,11 @@ class Scalar:
     multiple: int = 1
 
 
+def num_rows(batch: int) -> Scalar:
+    """How many token rows a launch has."""
+    return Scalar("num_rows", "i32", default=batch, low=0, high=batch, doc="token rows")
+
+
 @dataclass(frozen=True)
 class Field:
     """One member of the C++ struct: ``ctype name;`` packed with the :mod:`struct` ``code``."""

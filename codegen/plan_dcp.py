@@ -6,10 +6,18 @@ from math import ceil
 
 from .arch import Target
 from .blueprint import Plan, Schedule, entry_name, stack, work
-from .params import Array, Axis, ParamTable, Scalar, itemsize
-from .plan_mailbox import COLUMNS, mailbox_constants, query_mailbox, rank_of, report_of
-from .plan_value import LATENT, TILE, V, gated
-from .schema import DcpValue, QueryWait
+from .params import Array, Axis, ParamTable, itemsize, num_rows
+from .plan_mailbox import (
+    COLUMNS,
+    Mailed,
+    mailbox_constants,
+    query_mailbox,
+    rank_of,
+    report_of,
+)
+from .plan_query import form_of
+from .plan_value import LATENT, TILE, V, gated, w_uv_of
+from .schema import DcpValue, Query, QueryWait
 
 CLUSTER = 4
 THREADS, WAIT_THREADS = 128, 256
@@ -17,7 +25,10 @@ OUTPUTS = V // CLUSTER
 PITCH = 2 * LATENT + 16
 
 
-def _query_dtype(config: QueryWait | DcpValue) -> str:
+def query_dtype(config: Mailed) -> str:
+    """The dtype of what a query mailbox holds."""
+    if isinstance(config, Query):
+        return form_of(config).query
     return "bf16" if config.bf16 else "e4m3"
 
 
@@ -25,15 +36,14 @@ def _constants(config: QueryWait | DcpValue) -> dict[str, bool | int | str]:
     return {
         "num_heads": config.heads,
         **mailbox_constants(config),
-        "value_bytes": itemsize(_query_dtype(config)),
+        "value_bytes": itemsize(query_dtype(config)),
         "release": config.release,
     }
 
 
 def plan_query_wait(config: QueryWait, chip: Target, schedule: Schedule | None) -> Plan:
     """One CTA a token."""
-    moved = config.batch * config.dcp * config.heads * COLUMNS * itemsize(_query_dtype(config))
-    rows = Scalar("num_rows", "i32", default=config.batch, low=0, high=config.batch, doc="rows")
+    moved = config.batch * config.dcp * config.heads * COLUMNS * itemsize(query_dtype(config))
     return Plan(
         config=config,
         target=chip,
@@ -45,8 +55,8 @@ def plan_query_wait(config: QueryWait, chip: Target, schedule: Schedule | None) 
         threads=WAIT_THREADS,
         smem=(),
         params=ParamTable(
-            arrays=(query_mailbox(config, _query_dtype(config)),),
-            scalars=(rows, *report_of(config)),
+            arrays=(query_mailbox(config, query_dtype(config)),),
+            scalars=(num_rows(config.batch), *report_of(config)),
         ),
         constants=_constants(config),
         work=work(moved, 0, chip),
@@ -98,14 +108,8 @@ def _value_params(config: DcpValue) -> ParamTable:
             doc="its log-sum-exp, base 2",
         ),
         Array("local_lengths", "i32", (per_request,), align=4, doc="of this rank's share"),
-        Array(
-            "w_uv",
-            "bf16",
-            (Axis(heads, stride="w_uv_stride"), Axis(V), Axis(LATENT)),
-            doc="W_UV of each head",
-            swapped=True,
-        ),
-        query_mailbox(config, _query_dtype(config)),
+        w_uv_of(config),
+        query_mailbox(config, query_dtype(config)),
         Array(
             "partials",
             "bf16",

@@ -7,7 +7,7 @@ from math import ceil
 
 from .arch import Target
 from .blueprint import Plan, Region, Schedule, entry_name, stack, work
-from .params import Array, Axis, ParamTable, Scalar
+from .params import Array, Axis, ParamTable, Scalar, num_rows
 from .schema import IndexFront
 
 LORA, HEADS, DIM = 1536, 32, 128
@@ -70,13 +70,19 @@ VARIANTS = {"rows": _rows(), "ksplit": _ksplit()}
 ROWS_UP_TO = 8  # token rows; measured on an H200 (docs/performance.md)
 
 
+def schedule_of(scheme: str, batch: int) -> Schedule:
+    """How ``scheme`` cuts a batch: whole steps of tokens."""
+    variant = VARIANTS[scheme]
+    tokens = min(TILE, ceil(batch / variant.step) * variant.step)
+    return Schedule(scheme, tokens, variant.k_splits)
+
+
 def plan_index_front(config: IndexFront, chip: Target, schedule: Schedule | None) -> Plan:
     """A cluster of four CTAs for each indexer head and tile of 32 tokens."""
     batch, form = config.batch, FP4 if config.fp4 else FP8
     scheme = "rows" if batch <= ROWS_UP_TO else "ksplit"
-    variant = VARIANTS[schedule.scheme if schedule else scheme]
-    tokens = min(TILE, ceil(batch / variant.step) * variant.step)
-    schedule = schedule or Schedule(scheme, tokens, variant.k_splits)
+    schedule = schedule or schedule_of(scheme, batch)
+    variant = VARIANTS[schedule.scheme]
     weights = 2 * (HEADS * DIM * LORA + LORA) + 8 * DIM
     read = 2 * (LORA + DIM + HEADS) + 8
     written = HEADS * (form.query_bytes + form.scale_bytes + 2) + form.key_bytes
@@ -141,8 +147,6 @@ def _params(config: IndexFront, form: Form) -> ParamTable:
             Scalar("weight", "i32", low=0, columns=HEADS, doc="column of the head weights"),
             Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorm"),
             Scalar("key_eps", "f32", default=1e-5, low=0.0, doc="of the key LayerNorm"),
-            Scalar(
-                "num_rows", "i32", default=config.batch, low=0, high=config.batch, doc="token rows"
-            ),
+            num_rows(config.batch),
         ),
     )

@@ -9,7 +9,7 @@ from math import ceil
 from .arch import Target
 from .blueprint import Plan, Region, Schedule, Work, entry_name, stack, work
 from .errors import ConfigError
-from .params import Array, Axis, ParamTable, Scalar, itemsize
+from .params import Array, Axis, ParamTable, Scalar, itemsize, num_rows
 from .plan_mailbox import mailbox_constants, sent_query, sent_scalars
 from .schema import Query
 
@@ -201,7 +201,7 @@ def step_scalars(batch: int) -> tuple[Scalar, Scalar]:
     """What every kernel takes by value."""
     return (
         Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorms"),
-        Scalar("num_rows", "i32", default=batch, low=0, high=batch, doc="token rows"),
+        num_rows(batch),
     )
 
 

@@ -6,7 +6,7 @@ from math import ceil
 
 from .arch import Target
 from .blueprint import Plan, Schedule, entry_name, stack, work
-from .params import Array, Axis, ParamTable, Scalar
+from .params import Array, Axis, ParamTable, num_rows
 from .schema import DcpValue, Gate, Value
 
 LATENT, V = 512, 128
@@ -37,11 +37,18 @@ def gated(config: Value | Gate | DcpValue, *first: Array) -> ParamTable:
                 doc="out",
             ),
         ),
-        scalars=(
-            Scalar(
-                "num_rows", "i32", default=config.batch, low=0, high=config.batch, doc="token rows"
-            ),
-        ),
+        scalars=(num_rows(config.batch),),
+    )
+
+
+def w_uv_of(config: Value | DcpValue) -> Array:
+    """The weights of the way back from the latent."""
+    return Array(
+        "w_uv",
+        "bf16",
+        (Axis(config.heads, stride="w_uv_stride"), Axis(V), Axis(LATENT)),
+        doc="W_UV of each head",
+        swapped=True,
     )
 
 
@@ -53,13 +60,6 @@ def plan_value(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
         "bf16",
         (Axis(rows=True, stride="latent_stride"), Axis(heads), Axis(LATENT)),
         doc="attention latent",
-    )
-    w_uv = Array(
-        "w_uv",
-        "bf16",
-        (Axis(heads, stride="w_uv_stride"), Axis(V), Axis(LATENT)),
-        doc="W_UV of each head",
-        swapped=True,
     )
     token = heads * (2 * LATENT + 4 * V) + 4
     return Plan(
@@ -76,7 +76,7 @@ def plan_value(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
             ("partials", warps * TILE * OUTPUTS * 4, f"[{warps} warps, 16, 32] FP32"),
             ("barrier", 8, "mbarrier"),
         ),
-        params=gated(config, latent, w_uv),
+        params=gated(config, latent, w_uv_of(config)),
         constants={"q": config.q, "release": config.release},
         work=work(2 * heads * V * LATENT + batch * token, 2 * batch * heads * V * LATENT, chip),
     )

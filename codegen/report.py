@@ -39,7 +39,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 def plan_text(plan: Plan) -> str:
     """A plan for people."""
-    rows = (
+    rows = [
         ("scheme", f"{plan.scheme}, K split {plan.k_splits} ways ({plan.template})"),
         ("entry", plan.entry),
         ("grid", f"{' x '.join(map(str, plan.grid))} CTAs of {plan.threads} threads"),
@@ -48,8 +48,9 @@ def plan_text(plan: Plan) -> str:
         ("CTAs per SM", str(plan.ctas_per_sm)),
         ("must move", f"{plan.work.bytes:,} bytes, {plan.work.flops:,} FLOPs"),
         ("floor", f"{_floor(plan):.2f} µs"),
-        *(("polls", _polls(plan)) for _ in range(bool(plan.polling))),
-    )
+    ]
+    if plan.polling:
+        rows.append(("polls", _polls(plan)))
     head = f"{plan.config.slug} for {plan.target.name}"
     body = [f"  {label:<12} {text}" for label, text in rows]
     return "\n".join((head, *body, "  shared memory", *_smem_lines(plan)))

@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from . import judge, reference_dcp, samples, verify
 from .arch import Target
+from .emulation import within
 from .emulator import Emulated, emulate
 from .expected import FAMILIES
 from .judge import Verdict
 from .mailbox_shape import PARITIES, Shape
 from .mailboxes import Mailboxes
-from .params import Array
 from .plan import Plan, plan
-from .plan_query import form_of
+from .plan_dcp import query_dtype
+from .plan_mailbox import Mailed
 from .samples import NAN, Arrays, Rng, Sample
-from .schema import DcpValue, Query, QueryWait, make
+from .schema import DcpValue, Query, make
 from .virtual import boxes_of, launch, words
 
 SPARE = 2  # rows of a mailbox beyond the batch
@@ -32,7 +33,6 @@ CUT = {"w_qb": 0, "w_uk": 0, "w_uv": 0, "gate": 1}  # the axis of each array tha
 DCP_ONLY = ("dcp", "poll", "transport", "q_heads", "watchdog")  # fields of a query
 TAIL = ("heads", "batch", "q", "release")  # fields that dcp_value and value have
 
-Mailed = Query | QueryWait | DcpValue
 Verdicts = dict[str, Verdict]
 
 
@@ -85,14 +85,6 @@ class Shards:
         return found | {"mailboxes": verify.joined(self.mailed)}
 
 
-def within(array: Array, rows: range) -> tuple[slice, ...]:
-    """The index of what a launch of ``rows`` may touch of an argument."""
-    return tuple(
-        slice(rows.start // axis.per, -(-rows.stop // axis.per)) if axis.rows else slice(None)
-        for axis in array.axes
-    )
-
-
 def split(whole: Sample, ranks: int) -> list[Sample]:
     """The sample of each rank: a block of the heads, and the rows of all."""
     cut = {
@@ -134,7 +126,7 @@ def wait_of(config: Query, target: Target) -> Plan:
     """The plan of the query_wait that follows a query without ``poll``."""
     names = ("heads", "batch", "dcp", "q_heads", "release")
     fields = {name: getattr(config, name) for name in names}
-    fields["bf16"] = form_of(config).query == "bf16"
+    fields["bf16"] = query_dtype(config) == "bf16"
     return plan(make("query_wait", fields), target)
 
 
@@ -189,7 +181,7 @@ def _source(config: DcpValue, sample: Sample, rng: Rng) -> Arrays:
 
 def mailboxes(config: Mailed) -> list[Mailboxes]:
     """The mailboxes of every rank, for kernels of the shape of ``config``."""
-    wide = form_of(config).query == "bf16" if isinstance(config, Query) else config.bf16
+    wide = query_dtype(config) == "bf16"
     capacity = config.batch + SPARE
     return boxes_of(Shape(config.dcp, config.heads, capacity, config.q_heads, wide))
 

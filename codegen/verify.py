@@ -38,6 +38,20 @@ class Outcome:
     rows: int
     verdicts: dict[str, Verdict]
 
+    @classmethod
+    def of(
+        cls, config: Config, arch: str, seed: int, trials: list[tuple[Sample, dict[str, Verdict]]]
+    ) -> Outcome:
+        """That of all ``trials`` of ``config`` together."""
+        return cls(
+            slug=config.slug,
+            arch=arch,
+            seed=seed,
+            launches=sum(len(sample.launches) for sample, _ in trials),
+            rows=sum(len(sample.live) for sample, _ in trials),
+            verdicts={name: joined(v[name] for _, v in trials) for name in trials[0][1]},
+        )
+
     @property
     def right(self) -> bool:
         return all(verdict.right for verdict in self.verdicts.values())
@@ -94,14 +108,7 @@ def verify(
     made = kernel(config, arch)
     salt = zlib.crc32(config.slug.encode())
     found = [trial(made, np.random.default_rng((seed, n, salt))) for n in range(rounds)]
-    return Outcome(
-        slug=config.slug,
-        arch=made.plan.target.name,
-        seed=seed,
-        launches=sum(len(sample.launches) for sample, _ in found),
-        rows=sum(len(sample.live) for sample, _ in found),
-        verdicts={name: joined(v[name] for _, v in found) for name in found[0][1]},
-    )
+    return Outcome.of(config, made.plan.target.name, seed, found)
 
 
 def trial(made: Kernel, rng: Rng) -> tuple[Sample, dict[str, Verdict]]:

@@ -17,7 +17,7 @@ from .expected import FAMILIES
 from .judge import Verdict
 from .plan import Plan, plan
 from .samples import Arrays, Rng, Sample
-from .verify import Outcome, check, inside, joined, part, poisoned
+from .verify import Outcome, check, inside, part, poisoned
 
 ROWS = 8  # of a sample, about
 SEEDS = 2  # one of lazy, one of eager completion
@@ -41,14 +41,7 @@ def verify(
     first = secrets.randbelow(1 << 32) if seed is None else seed
     made = emulate(plan(config, arch))
     found = [trial(made, each) for each in range(first, first + seeds)]
-    return Outcome(
-        slug=config.slug,
-        arch=f"{arch} on the CPU",
-        seed=first,
-        launches=sum(len(sample.launches) for sample, _ in found),
-        rows=sum(len(sample.live) for sample, _ in found),
-        verdicts={name: joined(v[name] for _, v in found) for name in found[0][1]},
-    )
+    return Outcome.of(config, f"{arch} on the CPU", first, found)
 
 
 def emulate(made: Plan) -> Emulation | Emulated:

@@ -13,10 +13,11 @@ from .conversions import from_bf16, from_e4m3, to_bf16
 from .emulator import Emulated, emulate
 from .mailbox_shape import PARITIES
 from .plan import plan
-from .plan_query import form_of
+from .plan_dcp import query_dtype
+from .plan_mailbox import Mailed
 from .samples import Rng, Sample
 from .schema import Config, DcpValue, Query, QueryWait, make
-from .shards import Mailed, Queries, Tails, Verdicts
+from .shards import Queries, Tails, Verdicts
 from .virtual import launch
 
 ROWS = 5  # of a sample, about: all ranks run them
@@ -103,7 +104,7 @@ def layers(config: Query, steps: int, seed: int) -> Verdicts:
     """
     boxes = shards.mailboxes(config)
     fields = {name: getattr(config, name) for name in STEP}
-    tail = make("dcp_value", fields | {"bf16": form_of(config).query == "bf16"})
+    tail = make("dcp_value", fields | {"bf16": query_dtype(config) == "bf16"})
     made, rows = [emulate(plan(each)) for each in (config, tail)], steps * (config.batch + 1)
     first = Queries.of(made[0], boxes, np.random.default_rng(seed), rows)
     last = Tails.of(made[1], boxes, np.random.default_rng(seed), rows)

@@ -206,13 +206,6 @@ def test_no_bf16_pair_is_the_sentinel() -> None:
     assert (bits != 0xFFFF).all()
 
 
-SMALL = {"dcp": 2, "heads": 1, "batch": 3, "watchdog": 50}
-WATCHED: dict[str, Arrays] = {
-    "query": SMALL | {"transport": "unicast"},
-    "query_wait": SMALL,
-    "dcp_value": SMALL,
-}
-
 SOURCES: dict[str, Callable[[Arrays], None]] = {
     "empty": lambda a: a["local_lengths"].fill(0),
     "negative length": lambda a: a["local_lengths"].fill(-7),
@@ -308,25 +301,33 @@ def test_dcp_value_of_the_lowest_lses_weighs_them_alike() -> None:
         assert (from_bf16(out) != 0).any()
 
 
-@cpu
+WATCHED = {"dcp": 2, "heads": 1, "batch": 3, "watchdog": 50}
+
+
 @pytest.mark.parametrize("kernel", ["query", "query_wait", "dcp_value"])
-def test_a_watchdog_changes_no_result(kernel: str) -> None:
+def test_a_watchdog_takes_an_address_to_report_to(kernel: str) -> None:
+    assert "report" in plan(schema.make(kernel, WATCHED)).params.names
+
+
+@cpu
+@pytest.mark.parametrize("poll", [True, False])
+def test_a_watchdog_changes_no_query(poll: bool) -> None:
     """On a CPU it never barks: a poll without end is a deadlock there."""
-    assert "report" in plan(schema.make(kernel, WATCHED[kernel])).params.names
-    if kernel == "dcp_value":
-        subject = Tails.of(dcp=2, heads=1, batch=3, watchdog=50)
-        list(judged(subject, subject.inputs(), 0, seed=2))
-    else:
-        poll = kernel == "query"
-        more = {"watchdog": 50} if poll else {"poll": False}
-        queries = Queries.of(dcp=2, heads=1, batch=3, transport="unicast", **more)
-        given = queries.inputs()
-        want = queries.expected(given, 1)
-        launch(queries.whole, queries.boxes, given, 0, seed=1)
-        if not poll:
-            wait = emulate(plan(schema.make("query_wait", WATCHED[kernel])))
-            launch(wait, queries.boxes, [{}, {}], 0, seed=1)
-        queries.check(given, want, 0)
+    fields = WATCHED if poll else WATCHED | {"watchdog": 0, "poll": False}
+    subject = Queries.of(transport="unicast", **fields)
+    given = subject.inputs()
+    want = subject.expected(given, 1)
+    launch(subject.whole, subject.boxes, given, 0, seed=1)
+    if not poll:
+        wait = emulate(plan(schema.make("query_wait", WATCHED)))
+        launch(wait, subject.boxes, [{}, {}], 0, seed=1)
+    subject.check(given, want, 0)
+
+
+@cpu
+def test_a_watchdog_changes_no_dcp_value() -> None:
+    subject = Tails.of(**WATCHED)
+    list(judged(subject, subject.inputs(), 0, seed=2))
 
 
 @cpu

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from math import ceil
 
 import pytest
 
 from kgen.codegen import schema, verify, verify_cpu
 from kgen.codegen.blueprint import Schedule
 from kgen.codegen.emulation import emulate
-from kgen.codegen.plan_front import TILE, VARIANTS
+from kgen.codegen.plan_front import schedule_of
 from kgen.codegen.plan_query import KPAIR, KSPLIT, ROWS
 
 from .data import inputs
@@ -64,9 +63,7 @@ def test_query_vector_by_rows(name: str) -> None:
 def test_front_vector_in_the_other_scheme(name: str) -> None:
     batch = int(name.split("/")[1])
     other = "ksplit" if batch <= 8 else "rows"
-    variant = VARIANTS[other]
-    tokens = min(TILE, ceil(batch / variant.step) * variant.step)
-    judge_vector(name, Schedule(other, tokens, variant.k_splits))
+    judge_vector(name, schedule_of(other, batch))
 
 
 @pytest.mark.parametrize("slug", FRESH)

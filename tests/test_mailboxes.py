@@ -253,6 +253,14 @@ def test_ipc_handles_over_any_channel(cupy: FakeCupy) -> None:
         boxes[0].arguments(planned("query-h3-b5-dcp2-transport.unicast"), 0)
 
 
+def test_ranks_of_one_process_know_one_another(cupy: FakeCupy) -> None:
+    boxes = Mailboxes.of_ranks(SHAPE)
+    assert [box.rank for box in boxes] == [0, 1] and cupy.open == []
+    for box in boxes:
+        peers = box.arguments(planned("query-h3-b5-dcp2-transport.unicast"), 1)["peers"]
+        assert peers.tolist() == [address(each.view("mailbox", 1)) for each in boxes]
+
+
 def test_peers_of_another_shape_are_refused(cupy: FakeCupy) -> None:
     other = Mailboxes(1, Shape(2, 3, 6))
     with pytest.raises(ArgumentError, match=r"peers\[1\]: its mailboxes have another shape"):

@@ -62,9 +62,7 @@ class World:
     @classmethod
     def of(cls, shape: Shape) -> World:
         cp = cupy()
-        boxes = [Mailboxes(rank, shape) for rank in range(shape.ranks)]
-        for box in boxes:
-            box.connect([peer.address for peer in boxes])
+        boxes = Mailboxes.of_ranks(shape)
         streams = [cp.cuda.Stream(non_blocking=True) for _ in boxes]
         idle = cp.zeros((shape.ranks, 2, 1, 16), cp.uint8)
         cp.cuda.Device().synchronize()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import ceil
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from kgen.codegen.emulation import Emulation
 from kgen.codegen.errors import PlanError
 from kgen.codegen.expected import FAMILIES, Expected
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.plan_front import TILE, VARIANTS
+from kgen.codegen.plan_front import VARIANTS, schedule_of
 from kgen.codegen.plan_query import KPAIR, KSPLIT, ROWS
 from kgen.codegen.samples import Arrays
 
@@ -40,9 +39,7 @@ def cases() -> Iterator[Case]:
         yield from ((shape + form, schedule) for form in FORMS)
     for slug in FRONTS:
         batch = int(slug.split("-")[1][1:])
-        for scheme, variant in VARIANTS.items():
-            tokens = min(TILE, ceil(batch / variant.step) * variant.step)
-            yield slug, Schedule(scheme, tokens, variant.k_splits)
+        yield from ((slug, schedule_of(scheme, batch)) for scheme in VARIANTS)
     yield from ((slug, None) for slug in OTHERS)
 
 

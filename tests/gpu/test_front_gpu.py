@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from kgen.codegen import apart, api, judge, machine, nvml, reference, samples, schema, verify
-from kgen.codegen.blueprint import Schedule
 from kgen.codegen.expected import FAMILIES, Expected, key_bytes
-from kgen.codegen.plan_front import TILE, VARIANTS
+from kgen.codegen.plan_front import VARIANTS, schedule_of
 from kgen.codegen.samples import INF, NAN, Arrays, Sample
 
 from ..conftest import DATA
@@ -40,10 +39,8 @@ RUNS = 50
 @cache
 def kernel(scheme: str, batch: int, form: str = "fp8") -> api.Kernel:
     """The kernel by a scheme that its plan need not choose."""
-    variant = VARIANTS[scheme]
-    tokens = min(TILE, ceil(batch / variant.step) * variant.step)
     config = schema.make("index_front", {"batch": batch, **FORMS[form]})
-    return apart.forced(config, Schedule(scheme, tokens, variant.k_splits), nvml.default_arch())
+    return apart.forced(config, schedule_of(scheme, batch), nvml.default_arch())
 
 
 @pytest.fixture(scope="module")
