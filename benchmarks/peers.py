@@ -26,7 +26,7 @@ import numpy as np
 from kgen.codegen import api, bench, judge, reference_dcp, schema
 from kgen.codegen.mailboxes import Mailboxes, Shape
 from kgen.codegen.report import markdown
-from kgen.codegen.samples import bf16
+from kgen.codegen.samples import bf16, query_weights
 
 HEADS, BATCH = 2, 4  # of the steps that are judged
 SHAPES = ((8, 1), (8, 8), (8, 64))  # that are timed
@@ -77,10 +77,7 @@ def query_inputs(rank: int) -> Arrays:
     rng = np.random.default_rng(rank)
     one = np.ones(1, np.float32)
     return {
-        "w_qa": bf16(rng, 1536, scale=0.1, mean=1),
-        "w_kva": bf16(rng, 512, scale=0.1, mean=1),
-        "w_qb": bf16(rng, HEADS * 192, 1536, scale=0.02),
-        "w_uk": bf16(rng, HEADS, 128, 512, scale=0.05),
+        **query_weights(rng, HEADS),
         "slots": rng.permutation(64)[:BATCH].astype(np.int64),
         "cache": np.zeros((1, 64, 576), np.uint8),
         "q_scale_inv": one,

@@ -90,17 +90,24 @@ def slots(rng: Rng, rows: int, cells: int) -> NDArray[np.int64]:
     return np.where(rng.random(rows) < 0.2, -1, found)
 
 
-def query(config: Query, rng: Rng, rows: int = ROWS) -> Sample:
-    """Inputs of the query kernel in any form."""
-    heads, base = config.heads, Sample.of(rng, config.batch, rows=rows)
-    page = int(rng.choice(PAGES))
-    pages = -(-2 * base.rows // page)
-    arrays: Arrays = {
-        "qkv": packed_rows(rng, base),
+def query_weights(rng: Rng, heads: int) -> Arrays:
+    """The weights of a query kernel."""
+    return {
         "w_qa": bf16(rng, LORA, scale=0.1, mean=1),
         "w_kva": bf16(rng, KV, scale=0.1, mean=1),
         "w_qb": bf16(rng, heads * HEAD_ROWS, LORA, scale=0.02),
         "w_uk": bf16(rng, heads, 128, KV, scale=0.05),
+    }
+
+
+def query(config: Query, rng: Rng, rows: int = ROWS) -> Sample:
+    """Inputs of the query kernel in any form."""
+    base = Sample.of(rng, config.batch, rows=rows)
+    page = int(rng.choice(PAGES))
+    pages = -(-2 * base.rows // page)
+    arrays: Arrays = {
+        "qkv": packed_rows(rng, base),
+        **query_weights(rng, config.heads),
         "slots": slots(rng, base.rows, pages * page),
         "q_scale_inv": rng.uniform(0.5, 64, 1).astype(np.float32),
         "k_scale_inv": rng.uniform(0.5, 64, 1).astype(np.float32),

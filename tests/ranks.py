@@ -14,7 +14,7 @@ from kgen.codegen.mailbox_shape import Shape
 from kgen.codegen.mailboxes import Mailboxes
 from kgen.codegen.plan import plan
 from kgen.codegen.plan_query import form_of
-from kgen.codegen.samples import Rng, bf16
+from kgen.codegen.samples import Rng, bf16, query_weights
 from kgen.codegen.virtual import aligned, boxes_of, filled, launch, words
 
 PAGES, PAGE = 2, 64
@@ -90,13 +90,8 @@ class Queries:
 
 def _weights(rng: Rng, heads: int) -> Arrays:
     one = {name: np.full(1, 2, np.float32) for name in ("q_scale_inv", "k_scale_inv", "k_scale")}
-    made = {
-        "w_qa": bf16(rng, 1536, scale=0.1, mean=1),
-        "w_kva": bf16(rng, 512, scale=0.1, mean=1),
-        "w_qb": bf16(rng, heads * 192, 1536, scale=0.02),
-        "w_uk": bf16(rng, heads, 128, 512, scale=0.05),
-    }
-    return {name: aligned(array) for name, array in (made | one).items()}
+    made = query_weights(rng, heads) | one
+    return {name: aligned(array) for name, array in made.items()}
 
 
 def _outputs(made: Emulated, batch: int, row_bytes: int) -> Arrays:

@@ -16,7 +16,7 @@ from kgen.codegen.blueprint import Schedule
 from kgen.codegen.errors import NotBuiltError, PlanError
 from kgen.codegen.expected import kv_parts
 from kgen.codegen.plan import plan
-from kgen.codegen.samples import bf16
+from kgen.codegen.samples import bf16, query_weights
 
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -116,13 +116,7 @@ def fresh(heads: int, batch: int, rows: int | None = None, layout: Layout | None
     qkv[rows:] = NAN
     slots = rng.permutation(layout.pages * layout.page)[:batch].astype(np.int64)
     slots[4::5] = -1
-    weights = {
-        "w_qa": bf16(rng, 1536, scale=0.1, mean=1),
-        "w_kva": bf16(rng, 512, scale=0.1, mean=1),
-        "w_qb": bf16(rng, heads * 192, 1536, scale=0.02),
-        "w_uk": bf16(rng, heads, 128, 512, scale=0.05),
-    }
-    return Inputs(qkv, weights, slots, rows, layout=layout)
+    return Inputs(qkv, query_weights(rng, heads), slots, rows, layout=layout)
 
 
 def _special(rng: np.random.Generator) -> tuple[tuple[Any, Any], ...]:

@@ -26,7 +26,7 @@ from kgen.codegen.conversions import from_bf16, from_e4m3, to_bf16
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.mailbox_shape import PARTIAL, Shape
 from kgen.codegen.mailboxes import Mailboxes
-from kgen.codegen.samples import bf16
+from kgen.codegen.samples import bf16, query_weights
 
 from .test_chain_gpu import slow_copy
 
@@ -146,10 +146,7 @@ class Queries:
         cp, heads, batch = cupy(), self.heads, self.batch
         one = np.full(1, 2, np.float32)
         made = {
-            "w_qa": bf16(rng, 1536, scale=0.1, mean=1),
-            "w_kva": bf16(rng, 512, scale=0.1, mean=1),
-            "w_qb": bf16(rng, heads * 192, 1536, scale=0.02),
-            "w_uk": bf16(rng, heads, 128, 512, scale=0.05),
+            **query_weights(rng, heads),
             "slots": rng.permutation(4 * 64)[:batch].astype(np.int64),
             "cache": np.zeros((4, 64, self._row_bytes()), np.uint8),
             **{name: one for name in ("q_scale_inv", "k_scale_inv")},
