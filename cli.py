@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .codegen.command import (
+from .codegen.commands.base import (
     LAZY,
     ConfigCommand,
     Group,
@@ -65,15 +65,15 @@ def build(
     kernels that one decode step needs: query and value, with --dsa also index_front. FOLDER
     receives copies.
     """
-    from .codegen import build as pipeline
-    from .codegen import narration, report
+    from .codegen import build
+    from .codegen.commands import progress, text
 
     start = time.perf_counter()
-    with narration.narration(len(configs) * len(archs)) as tell:
-        results = pipeline.build_many(configs, archs, jobs=jobs, on_done=tell)
-    summary = narration.summary(results, time.perf_counter() - start)
+    with progress.narration(len(configs) * len(archs)) as tell:
+        results = build.build_many(configs, archs, jobs=jobs, on_done=tell)
+    summary = progress.summary(results, time.perf_counter() - start)
     built = [
-        report.artifact_data(result.artifact, _place(result.artifact, output))
+        text.artifact_data(result.artifact, _place(result.artifact, output))
         for result in results
         if result.artifact
     ]
@@ -83,7 +83,7 @@ def build(
         print_json({"kernels": built, "failed": errors, "summary": summary.data()})
     else:
         for data in built:
-            click.echo(report.artifact_line(data))
+            click.echo(text.artifact_line(data))
     click.echo(summary, err=True)
     ctx.exit(exit_code(result.error for result in results))
 
@@ -101,15 +101,15 @@ def _place(artifact: Artifact, folder: Path | None) -> Path | None:
 @as_json
 def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> None:
     """Show how kernels will run: grid, shared memory, bytes and the floor; of a step its sum."""
-    from .codegen import report
+    from .codegen.commands import text
     from .codegen.plan import plan as make_plan
 
     plans = [make_plan(config, arch) for config in configs for arch in archs]
     if as_json:
-        print_json([report.plan_data(each) for each in plans])
+        print_json([text.plan_data(each) for each in plans])
     else:
-        steps = "\n".join(report.step_lines(plans))
-        click.echo("\n\n".join((*map(report.plan_text, plans), *filter(None, (steps,)))))
+        steps = "\n".join(text.step_lines(plans))
+        click.echo("\n\n".join((*map(text.plan_text, plans), *filter(None, (steps,)))))
 
 
 @kgen.command()
@@ -117,16 +117,16 @@ def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> 
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER")
 def generate(check: bool, output: Path | None) -> None:
     """Write the CUDA source of the canonical kernels to generated/."""
-    from .codegen import generated
+    from .codegen.compiler import goldens
 
-    folder, sources = generated.folder(output), generated.sources()
+    folder, sources = goldens.folder(output), goldens.sources()
     if not check:
-        touched = generated.write(folder, sources)
+        touched = goldens.write(folder, sources)
         for path in touched:
             click.echo(path)
         click.echo(f"{len(sources)} sources, {len(touched)} changed", err=True)
         return
-    differences = generated.compare(folder, sources)
+    differences = goldens.compare(folder, sources)
     for difference in differences:
         click.echo(f"{difference.kind} {difference.path}")
         click.echo(difference.diff, nl=bool(difference.diff))
@@ -139,13 +139,13 @@ def generate(check: bool, output: Path | None) -> None:
 @click.option("--table", is_flag=True, help="print the options and their combinations in Markdown")
 def schema(table: bool) -> None:
     """Print the JSON Schema of every kernel family."""
-    from .codegen import report
-    from .codegen import schema as models
+    from .codegen.commands import text
+    from .codegen.schema import families
 
     if table:
-        click.echo(report.schema_tables())
+        click.echo(text.schema_tables())
     else:
-        print_json(models.json_schema())
+        print_json(families.json_schema())
 
 
 @kgen.command(cls=ConfigCommand)
@@ -153,10 +153,10 @@ def schema(table: bool) -> None:
 @as_json
 def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
     """Time kernels on the GPU here, beside their floors."""
-    from .codegen import nvml
+    from .codegen.runtime import nvml
 
     nvml.require()
-    from .codegen import bench as timing
+    from .codegen.bench import timing
 
     found = timing.run(configs, replays=replays)
     if as_json:
@@ -184,14 +184,14 @@ def verify(
     if seeds and not cpu:
         raise click.UsageError("--seeds goes with --cpu; on a GPU it is --rounds")
     if cpu:
-        from .codegen import verify_cpu
+        from .codegen.verify import cpu as on_cpu
 
-        arch, count = target_names(())[0], seeds or verify_cpu.SEEDS
-        outcomes = [verify_cpu.verify(c, seed=seed, seeds=count, arch=arch) for c in configs]
+        arch, count = target_names(())[0], seeds or on_cpu.SEEDS
+        outcomes = [on_cpu.verify(c, seed=seed, seeds=count, arch=arch) for c in configs]
     else:
-        from .codegen import verify as checks
+        from .codegen.verify import gpu
 
-        outcomes = [checks.verify(config, seed=seed, rounds=rounds) for config in configs]
+        outcomes = [gpu.verify(config, seed=seed, rounds=rounds) for config in configs]
     if as_json:
         print_json([outcome.data() for outcome in outcomes])
     else:
@@ -209,7 +209,7 @@ def inspect(
     configs: tuple[Config, ...], archs: tuple[str, ...], sass: bool, ptx: bool, as_json: bool
 ) -> None:
     """Show what cubins take and which instructions they are made of; needs no GPU."""
-    from .codegen import disasm
+    from .codegen.inspection import disasm
 
     found = [disasm.inspect(config, arch) for config in configs for arch in archs]
     if sass or ptx:
@@ -226,7 +226,8 @@ def inspect(
 @click.pass_context
 def env(ctx: click.Context, table: bool, as_json: bool) -> None:
     """Show every setting, its value and where it is from."""
-    from .codegen import report
+
+    from .codegen.tables import aligned, markdown
 
     values = setting_values(ctx)
     if as_json:
@@ -234,9 +235,9 @@ def env(ctx: click.Context, table: bool, as_json: bool) -> None:
     elif table:
         header = ("Setting", "Flag", "Default", "Meaning")
         rows = ((f"`{v['name']}`", f"`{v['flag']}`", v["default"], v["doc"]) for v in values)
-        click.echo(report.markdown(header, rows))
+        click.echo(markdown(header, rows))
     else:
-        click.echo(report.aligned((v["name"], v["value"], v["from"]) for v in values))
+        click.echo(aligned((v["name"], v["value"], v["from"]) for v in values))
 
 
 @kgen.command()
@@ -246,15 +247,15 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """Tell what this machine can do; fails if kernels cannot be built."""
     from dataclasses import asdict
 
-    from .codegen import doctor as probes
-    from .codegen import report
+    from .codegen.commands import text
+    from .codegen.inspection import doctor
 
-    findings = probes.examine()
+    findings = doctor.examine()
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        click.echo(report.findings_text(findings))
-    ctx.exit(0 if probes.healthy(findings) else 1)
+        click.echo(text.findings_text(findings))
+    ctx.exit(0 if doctor.healthy(findings) else 1)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,14 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from kgen.codegen import api, bench, nvml, schema
+from kgen.codegen import api
+from kgen.codegen.bench import timing
+from kgen.codegen.commands.text import markdown
+from kgen.codegen.dcp.layout import Shape
+from kgen.codegen.dcp.mailboxes import Mailboxes
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.mailboxes import Mailboxes, Shape
-from kgen.codegen.report import markdown
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
 
 RANKS = (2, 4, 8)
 ROWS = (8, 16, 32, 64, 96, 128, 192, 256)
@@ -29,7 +33,7 @@ ALONE: dict[str, Any] = {"release": False}
 
 @cache
 def make(kernel: str, **fields: Any) -> api.Kernel:
-    return api.kernel(schema.make(kernel, fields), nvml.default_arch())
+    return api.kernel(families.make(kernel, fields), nvml.default_arch())
 
 
 def room(batch: int, **form: bool) -> Iterator[str]:
@@ -49,12 +53,12 @@ def sent(heads: int, batch: int) -> Iterator[float]:
     box.view("mailbox", 0)[...] = 0
     ranks = {**fields, "dcp": 2}
     unicast = {**ranks, "transport": "unicast"}
-    yield bench.graph_time(bench.bound_sets(make("query", **fields)), REPLAYS)
+    yield timing.graph_time(timing.bound_sets(make("query", **fields)), REPLAYS)
     for poll in (False, True):
         kernel = make("query", **unicast, poll=poll)
-        yield bench.graph_time(bench.bound_sets(kernel, box.arguments(kernel, 0)), REPLAYS)
+        yield timing.graph_time(timing.bound_sets(kernel, box.arguments(kernel, 0)), REPLAYS)
     kernel = make("query_wait", **ranks)
-    yield bench.graph_time(bench.bound_sets(kernel, box.arguments(kernel, 0)), REPLAYS)
+    yield timing.graph_time(timing.bound_sets(kernel, box.arguments(kernel, 0)), REPLAYS)
 
 
 def layers(heads: int, batch: int, dcp: bool) -> float:
@@ -73,7 +77,7 @@ def layers(heads: int, batch: int, dcp: bool) -> float:
     for box, stream in zip(boxes, streams, strict=True):
         turns = [
             [
-                bench.bound_sets(k, box.arguments(k, parity) if dcp else {}, pdl=False)
+                timing.bound_sets(k, box.arguments(k, parity) if dcp else {}, pdl=False)
                 for k in kernels
             ]
             for parity in range(2)
@@ -101,7 +105,7 @@ def together(graphs: Sequence[Any], streams: Sequence[Any]) -> float:
 
     first, second = streams
     times = []
-    for _ in range(bench.WARM_UPS + REPLAYS):
+    for _ in range(timing.WARM_UPS + REPLAYS):
         start, other, end = (cupy.cuda.Event() for _ in range(3))
         start.record(first)
         second.wait_event(start)
@@ -112,7 +116,7 @@ def together(graphs: Sequence[Any], streams: Sequence[Any]) -> float:
         end.record(first)
         end.synchronize()
         times.append(1e3 * cupy.cuda.get_elapsed_time(start, end))
-    return statistics.median(times[bench.WARM_UPS :])
+    return statistics.median(times[timing.WARM_UPS :])
 
 
 def show(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
@@ -122,7 +126,7 @@ def show(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 def main() -> None:
     """Print the tables."""
-    print(f"{bench.machine()}\n")
+    print(f"{timing.machine()}\n")
     for name, form in {"dense": {}, "dsa, BF16 queries": {"dsa": True}}.items():
         print(f"Most heads of a polling query, all ranks on this GPU, {name}:\n")
         head = ("batch", *(f"{ranks} ranks" for ranks in RANKS))

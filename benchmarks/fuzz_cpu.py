@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from kgen.codegen import coverage, machine, schema, verify_cpu
-from kgen.codegen.blueprint import Schedule
-from kgen.codegen.config import Config, Option
+from kgen.codegen.compiler import jobs
 from kgen.codegen.errors import ConfigError, KgenError
-from kgen.codegen.plan import Plan, plan
-from kgen.codegen.plan_front import TILE, VARIANTS, schedule_of
-from kgen.codegen.plan_query import KPAIR, KSPLIT, ROWS
+from kgen.codegen.inspection import coverage
+from kgen.codegen.plan import Plan, Schedule, plan
+from kgen.codegen.plan.index_front import TILE, VARIANTS, schedule_of
+from kgen.codegen.plan.query import KPAIR, KSPLIT, ROWS
+from kgen.codegen.schema import Config, Option, families
+from kgen.codegen.verify import cpu
 
 # Kinds of configurations: the family, the fields that it always has, and how often it is drawn.
 KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -82,14 +83,14 @@ def draw(rng: np.random.Generator) -> tuple[str, Plan]:
 
 def _config(kind: str, rng: np.random.Generator) -> Config:
     kernel, fixed, _ = KINDS[kind]
-    options = schema.options(schema.KERNELS[kernel])
+    options = families.options(families.KERNELS[kernel])
     always = [option for option in options if option.required or option.name == "dcp"]
     fields = {option.name: _value(option, rng) for option in always} | fixed
     for option in rng.permutation(np.array(options, object)):
         value = _value(option, rng)
         if option.name not in fields and _legal(kernel, fields | {option.name: value}):
             fields[option.name] = value
-    return schema.make(kernel, fields)
+    return families.make(kernel, fields)
 
 
 def _value(option: Option, rng: np.random.Generator) -> Any:
@@ -113,10 +114,10 @@ def _legal(kernel: str, fields: dict[str, Any]) -> bool:
 def _schedule(config: Config, rng: np.random.Generator) -> Schedule | None:
     if rng.random() < 0.4:
         return None
-    if isinstance(config, schema.Query):
+    if isinstance(config, families.Query):
         cuts = CUTS["rows" if config.q_b_cp_async else config.scheme]
         return cuts[int(rng.integers(len(cuts)))]
-    if isinstance(config, schema.IndexFront):
+    if isinstance(config, families.IndexFront):
         variant = VARIANTS[scheme := str(rng.choice(list(VARIANTS)))]
         steps = int(rng.integers(1, min(TILE, ceil(config.batch / variant.step) * 8) + 1))
         return schedule_of(scheme, steps)
@@ -128,7 +129,7 @@ def run(seed: int, number: int) -> Result:
     rng, start = np.random.default_rng((seed, number)), time.monotonic()
     kind, made = draw(rng)
     try:
-        _, verdicts = verify_cpu.trial(verify_cpu.emulate(made), int(rng.integers(1 << 32)))
+        _, verdicts = cpu.trial(cpu.emulate(made), int(rng.integers(1 << 32)))
         wrong = [f"{name}: {v}" for name, v in verdicts.items() if not v.right]
     except KgenError as error:
         wrong = [str(error).partition("\n  again:")[0]]
@@ -142,7 +143,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1 << 30, help="configurations at most")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--number", type=int, help="run this configuration only")
-    parser.add_argument("--jobs", type=int, default=machine.cores())
+    parser.add_argument("--jobs", type=int, default=jobs.cores())
     given = parser.parse_args()
     numbers = range(given.count) if given.number is None else range(given.number, given.number + 1)
     results = list(_results(given, iter(numbers)))

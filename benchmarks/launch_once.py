@@ -11,12 +11,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from kgen.codegen import apart, api, bench, nvml, schema
-from kgen.codegen.blueprint import Schedule
-from kgen.codegen.errors import NotBuiltError, PlanError
-from kgen.codegen.mailboxes import Mailboxes, Shape
-from kgen.codegen.plan_dcp import query_dtype
-from kgen.codegen.plan_front import VARIANTS, schedule_of
+from kgen.codegen import api
+from kgen.codegen.bench import timing, uncached
+from kgen.codegen.dcp.layout import Shape
+from kgen.codegen.dcp.mailboxes import Mailboxes
+from kgen.codegen.errors import PlanError
+from kgen.codegen.plan import Schedule
+from kgen.codegen.plan.dcp import query_dtype
+from kgen.codegen.plan.index_front import VARIANTS, schedule_of
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
 
 FORMS: tuple[dict[str, bool], ...] = (
     {},
@@ -39,22 +43,22 @@ RANKS = (
 )
 FRONT_TOKENS = 32  # of a CTA: two tiles of 35 rows
 
-Case = tuple[schema.Config, Schedule | None]
+Case = tuple[families.Config, Schedule | None]
 
 
 def cases() -> dict[str, list[Case]]:
     """What there is to launch, by name: the query's schedules in all forms, the other families."""
     found: dict[str, list[Case]] = {}
-    for name, schedule in apart.schedules().items():
+    for name, schedule in uncached.schedules().items():
         shape = {"heads": HEADS, "batch": schedule.tokens + 3}
-        found[name] = [(schema.make("query", shape | form), schedule) for form in FORMS]
+        found[name] = [(families.make("query", shape | form), schedule) for form in FORMS]
     for slug in OTHERS:
-        config = schema.parse_slug(slug)
+        config = families.parse_slug(slug)
         found.setdefault(config.kernel, []).append((config, None))
     for scheme in VARIANTS:
         schedule = schedule_of(scheme, FRONT_TOKENS)
-        found[f"index_front-{scheme}"] = [(schema.parse_slug(slug), schedule) for slug in FRONTS]
-    found["dcp"] = [(schema.parse_slug(slug), None) for slug in RANKS]
+        found[f"index_front-{scheme}"] = [(families.parse_slug(slug), schedule) for slug in FRONTS]
+    found["dcp"] = [(families.parse_slug(slug), None) for slug in RANKS]
     return found
 
 
@@ -62,7 +66,7 @@ def launch(kernel: api.Kernel) -> None:
     """Two chained launches: a full one, and one of fewer rows; some have no slot or no length."""
     import cupy
 
-    arrays: dict[str, Any] = bench.device_arrays(kernel.plan.params)
+    arrays: dict[str, Any] = timing.device_arrays(kernel.plan.params)
     for name in {"slots", "lengths"} & arrays.keys():  # some rows have none, or are empty
         values = arrays[name].get()
         values[1::3] = -1
@@ -95,8 +99,8 @@ def kernels(listed: list[Case]) -> Iterator[api.Kernel]:
     arch = nvml.default_arch()
     for config, schedule in listed:
         try:
-            yield apart.forced(config, schedule, arch) if schedule else api.kernel(config, arch)
-        except (NotBuiltError, PlanError) as error:
+            yield uncached.forced(config, schedule, arch) if schedule else api.kernel(config, arch)
+        except PlanError as error:
             print(f"not run: {config.slug}: {error}", flush=True)
 
 

@@ -16,10 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from kgen.codegen import build, package, packages, schema
-from kgen.codegen.matrix import expand
+from kgen.codegen import build
+from kgen.codegen.aot import wheel
+from kgen.codegen.cache import installed
+from kgen.codegen.compiler.render import render
 from kgen.codegen.plan import plan
-from kgen.codegen.render import render
+from kgen.codegen.schema import families
+from kgen.codegen.schema.matrix import expand
 
 ARCHS = ("sm_90a", "sm_100a")
 FAMILIES = {
@@ -30,7 +33,7 @@ FAMILIES = {
 }
 
 
-def configs() -> list[schema.Config]:
+def configs() -> list[families.Config]:
     """100 kernels for each target."""
     return [config for kernel, given in FAMILIES.items() for config in expand(kernel, given)]
 
@@ -43,9 +46,9 @@ def wheel(jobs: int | None, folder: Path) -> tuple[Path, float, float]:
     built = time.perf_counter()
     made = [result.artifact for result in results if result.artifact]
     assert len(made) == len(results) == 200, [str(r.error) for r in results if r.error]
-    label = package.Label(version=packages.versions()["kgen"])
+    label = wheel.Label(version=installed.versions()["kgen"])
     path = folder / label.file
-    path.write_bytes(package.wheel(made, label))
+    path.write_bytes(wheel.wheel(made, label))
     return path, built - start, time.perf_counter() - built
 
 
@@ -59,7 +62,7 @@ def look_ups(path: Path, site: Path) -> tuple[float, float]:
         planned = plan(config, ARCHS[0])
         source = render(planned)
         start = time.perf_counter()
-        assert packages.find(planned, source), config.slug
+        assert installed.find(planned, source), config.slug
         times.append((time.perf_counter() - start) * 1e3)
     return times[0], sorted(times)[len(times) // 2]
 

@@ -23,10 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from kgen.codegen import api, bench, judge, reference_dcp, schema
-from kgen.codegen.mailboxes import Mailboxes, Shape
-from kgen.codegen.report import markdown
-from kgen.codegen.samples import bf16, query_weights
+from kgen.codegen import api
+from kgen.codegen.bench import timing
+from kgen.codegen.commands.text import markdown
+from kgen.codegen.dcp.layout import Shape
+from kgen.codegen.dcp.mailboxes import Mailboxes
+from kgen.codegen.reference import dcp
+from kgen.codegen.schema import families
+from kgen.codegen.verify import tolerance
+from kgen.codegen.verify.samples import bf16, query_weights
 
 HEADS, BATCH = 2, 4  # of the steps that are judged
 SHAPES = ((8, 1), (8, 8), (8, 64))  # that are timed
@@ -38,7 +43,7 @@ Exchange = Callable[[Any], Any]  # gives this rank's, takes the other's; a barri
 
 
 def make(kernel: str, **fields: Any) -> api.Kernel:
-    return api.kernel(schema.make(kernel, fields))
+    return api.kernel(families.make(kernel, fields))
 
 
 def link(rank: int, path: str) -> Connection:
@@ -121,7 +126,7 @@ def judged(rank: int, memory: str, steps: int, exchange: Exchange) -> None:
         out = tail(**given, **box.arguments(tail, parity)).get()
         sources = ([each[name] for each in inputs] for name in ("rows", "lse", "local_lengths"))
         after = (inputs[rank][name] for name in ("w_uv", "gate", "lengths"))
-        verdict = judge.close(out, reference_dcp.dcp_value(*sources, *after, rank=rank))
+        verdict = tolerance.close(out, dcp.dcp_value(*sources, *after, rank=rank))
         assert verdict.right, f"step {step}, rank {rank}: {verdict}"
     barrier(exchange)
     if missing := box.overdue():
@@ -135,7 +140,7 @@ def graph_of(kernels: Sequence[Any], box: Mailboxes | None, stream: Any) -> tupl
 
     steps = [
         [
-            bench.bound_sets(kernel, box.arguments(kernel, parity) if box else {})
+            timing.bound_sets(kernel, box.arguments(kernel, parity) if box else {})
             for kernel in kernels
         ]
         for parity in range(2)
@@ -154,10 +159,10 @@ def layer_time(kernels: Sequence[Any], box: Mailboxes | None, exchange: Exchange
 
     stream, times = cupy.cuda.Stream(non_blocking=True), []
     graph, _held = graph_of(kernels, box, stream)
-    for _ in range(bench.WARM_UPS + REPLAYS):
+    for _ in range(timing.WARM_UPS + REPLAYS):
         barrier(exchange)
-        times.append(1e3 * bench.replay(graph, stream) / LAYERS)
-    return statistics.median(times[bench.WARM_UPS :])
+        times.append(1e3 * timing.replay(graph, stream) / LAYERS)
+    return statistics.median(times[timing.WARM_UPS :])
 
 
 def timed(rank: int, memory: str, exchange: Exchange) -> None:
@@ -175,7 +180,7 @@ def timed(rank: int, memory: str, exchange: Exchange) -> None:
         box.close()
         rows.append((f"{heads}x{batch}", *(f"{time:.2f}" for time in times)))
     if rank == 0:
-        print(f"{bench.machine()}; two GPUs, {memory}; µs a layer's query and tail\n")
+        print(f"{timing.machine()}; two GPUs, {memory}; µs a layer's query and tail\n")
         print(markdown(head, rows))
 
 

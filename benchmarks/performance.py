@@ -19,10 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kgen.codegen import apart, api, arch, bench, compiler, nvml, report, schema
+from kgen.codegen import api, targets
+from kgen.codegen.bench import timing, uncached
+from kgen.codegen.commands import text
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.render import render
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.plan import plan
-from kgen.codegen.render import render
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,8 @@ def verdict(measured: float, limit: float) -> str:
 
 def steps(replays: int) -> Iterator[str]:
     """Microseconds a step of every shape, beside what they are held to."""
-    configs = [schema.parse_slug(target.slug) for target in TARGETS]
-    found = bench.run(configs, replays=replays)
+    configs = [families.parse_slug(target.slug) for target in TARGETS]
+    found = timing.run(configs, replays=replays)
     yield f"{found.machine}."
     yield (
         "Microseconds a step: weights cold (at least 24 sets in rotation, larger than the L2"
@@ -102,10 +107,10 @@ def steps(replays: int) -> Iterator[str]:
         *("original", "prototype", "limit", "within", "goal"),
     )
     pairs = zip(TARGETS, found.timings, strict=True)
-    yield report.markdown(header, (step_row(*pair, found) for pair in pairs))
+    yield text.markdown(header, (step_row(*pair, found) for pair in pairs))
 
 
-def step_row(target: Target, timing: bench.Timing, found: bench.Report) -> tuple[str, ...]:
+def step_row(target: Target, timing: timing.Timing, found: timing.Report) -> tuple[str, ...]:
     """One line of the table of :func:`steps`."""
     ratios = found.ratios(timing)
     goal = GOAL * max(timing.floor, found.yardstick)
@@ -121,20 +126,22 @@ def step_row(target: Target, timing: bench.Timing, found: bench.Report) -> tuple
 
 def others(replays: int) -> Iterator[str]:
     """The same of the other families; none may be slower than the original."""
-    found = bench.run(map(schema.parse_slug, OTHERS), replays=replays)
+    found = timing.run(map(families.parse_slug, OTHERS), replays=replays)
     yield (
         f"By the same method; yardstick in this run: **{found.yardstick:.2f}**. The originals"
-        f" took turns over {bench.SETS} weight sets, of value few enough for an L2; cold: more."
+        f" took turns over {timing.SETS} weight sets, of value few enough for an L2; cold: more."
     )
     header = ("kernel", "schedule", "floor", "cold", "24 sets", "original", "within", "goal")
     rows = []
     for original, timing in zip(OTHERS.values(), found.timings, strict=True):
-        alike, _ = bench.measure(api.kernel(schema.parse_slug(timing.slug)), replays, bench.SETS)
+        alike, _ = timing.measure(
+            api.kernel(families.parse_slug(timing.slug)), replays, timing.SETS
+        )
         rows.append(other_row(original, alike, timing, found.yardstick))
-    yield report.markdown(header, rows)
+    yield text.markdown(header, rows)
 
 
-def other_row(original: float, alike: float, timing: bench.Timing, unit: float) -> tuple[str, ...]:
+def other_row(original: float, alike: float, timing: timing.Timing, unit: float) -> tuple[str, ...]:
     """One line of the table of :func:`others`; ``unit`` is the yardstick."""
     numbers = (timing.floor, timing.measured, alike, original)
     cells = (f"{number:.2f}" for number in numbers)
@@ -150,12 +157,12 @@ def launches() -> Iterator[str]:
     )
     kernel = api.query(heads=2, batch=8)
     rows = (row for name, arrays in callers(kernel) for row in launch_rows(kernel, name, arrays))
-    yield report.markdown(("arrays", "launch", "µs", "limit", "within"), rows)
+    yield text.markdown(("arrays", "launch", "µs", "limit", "within"), rows)
 
 
 def callers(kernel: api.Kernel) -> Iterator[tuple[str, dict[str, Any]]]:
     """The same arguments as arrays of each library here."""
-    arrays = bench.device_arrays(kernel.plan.params)
+    arrays = timing.device_arrays(kernel.plan.params)
     yield "cupy", arrays
     try:
         import torch
@@ -197,27 +204,27 @@ def launch_time(launch: Callable[[], Any], rounds: int = 30, count: int = 200) -
 
 def compiles() -> Iterator[str]:
     """Seconds that NVRTC takes for every shape, and what it made."""
-    name = arch.DEFAULT
+    name = targets.DEFAULT
     yield (
-        f"Compile times for {name} with NVRTC {compiler.nvrtc_build()} on {cpu()}: best of 3, in"
+        f"Compile times for {name} with NVRTC {nvrtc.nvrtc_build()} on {cpu()}: best of 3, in"
         f" one process, nothing cached. Limit {COMPILE_S} s for the largest."
     )
     header = ("kernel", "schedule", "seconds", "registers", "shared memory", "cubin bytes")
     slugs = (*(target.slug for target in TARGETS), *OTHERS)
     rows = [compile_row(slug, name) for slug in slugs]
     longest = max(float(row[2]) for row in rows)
-    yield report.markdown(header, rows)
+    yield text.markdown(header, rows)
     yield f"Longest {longest:.3f} s; within the limit: {verdict(longest, COMPILE_S)}."
 
 
 def compile_row(slug: str, name: str) -> tuple[str, ...]:
     """One kernel of the table of :func:`compiles`."""
-    planned = plan(schema.parse_slug(slug), name)
-    cubins = [compiler.compile(render(planned), name) for _ in range(3)]
+    planned = plan(families.parse_slug(slug), name)
+    cubins = [nvrtc.compile(render(planned), name) for _ in range(3)]
     best = min(cubins, key=lambda cubin: cubin.seconds)
     return (
         slug,
-        apart.name(planned.schedule),
+        uncached.name(planned.schedule),
         f"{best.seconds:.3f}",
         str(best.resources.registers),
         f"{planned.smem_bytes:,}",
@@ -227,11 +234,11 @@ def compile_row(slug: str, name: str) -> tuple[str, ...]:
 
 def cpu() -> str:
     """The processor and the cores that this process may use."""
-    from kgen.codegen import machine
+    from kgen.codegen.compiler import jobs
 
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else 'an unnamed CPU'}, {machine.cores()} cores"
+    return f"{names[0] if names else 'an unnamed CPU'}, {jobs.cores()} cores"
 
 
 def commands() -> Iterator[str]:
@@ -248,7 +255,7 @@ def commands() -> Iterator[str]:
         (f"`{line}`, warm", warm, WARM_S),
         ("`kgen --help`", shown, HELP_S),
     )
-    yield report.markdown(
+    yield text.markdown(
         ("command", "seconds", "limit", "within"),
         ((name, f"{took:.3f}", str(limit), verdict(took, limit)) for name, took, limit in rows),
     )

@@ -20,8 +20,10 @@ from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
-from kgen.codegen import machine, schema, verify_ranks
+from kgen.codegen.compiler import jobs
 from kgen.codegen.errors import KgenError
+from kgen.codegen.schema import families
+from kgen.codegen.verify import ranks
 
 RANKS, TRANSPORTS = (2, 4), ("unicast", "multicast")
 FORMS: tuple[dict[str, Any], ...] = ({}, {"dsa": True, "q_heads": 12}, {"poll": False})
@@ -41,15 +43,15 @@ def slugs() -> Iterator[str]:
     """Every number of ranks, transport and form."""
     for dcp, transport, form in product(RANKS, TRANSPORTS, FORMS):
         fields = {"heads": 1, "batch": 3, "dcp": dcp, "transport": transport}
-        yield schema.make("query", fields | form).slug
+        yield families.make("query", fields | form).slug
 
 
 def run(slug: str, steps: int, seed: int) -> Result:
     """All steps of one seed."""
-    start, config = time.monotonic(), schema.parse_slug(slug)
-    assert isinstance(config, schema.Query)
+    start, config = time.monotonic(), families.parse_slug(slug)
+    assert isinstance(config, families.Query)
     try:
-        verdicts = verify_ranks.layers(config, steps, seed)
+        verdicts = ranks.layers(config, steps, seed)
         wrong = [f"{name}: {v}" for name, v in verdicts.items() if not v.right]
     except KgenError as error:
         wrong = [str(error)]
@@ -62,7 +64,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="the first")
-    parser.add_argument("--jobs", type=int, default=machine.cores())
+    parser.add_argument("--jobs", type=int, default=jobs.cores())
     given = parser.parse_args()
     chosen = given.slug or list(slugs())
     results = list(_results(given, chosen))

@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kgen.codegen import api, bench, matrix, nvml, schema
+from kgen.codegen import api
+from kgen.codegen.bench import timing
+from kgen.codegen.commands.text import markdown
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.report import markdown
-from kgen.codegen.value_bmm import Measured
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import Measured, families, matrix
 
 OUTPUTS, LATENT = 128, 512  # of a head
 BF16, FP32_COMPUTE, DEFAULT_ALGORITHM = 14, 68, -1  # CUDA_R_16BF, CUBLAS_COMPUTE_32F, GEMM_DEFAULT
@@ -86,19 +88,19 @@ def gemm_step(product: Gemm, gate: api.Prepared, *operands: Any) -> Callable[[An
 def gemm_time(heads: int, batch: int, library: str, replays: int) -> float:
     """Microseconds of the GEMM and the gate, weights cold."""
     product, convert = LIBRARIES[library]
-    sets = bench.array_sets(api.value(heads=heads, batch=batch).plan.params)
+    sets = timing.array_sets(api.value(heads=heads, batch=batch).plan.params)
     kernel = api.gate(heads=heads, batch=batch)
-    values = convert(bench.device_arrays(kernel.plan.params)["values"])
+    values = convert(timing.device_arrays(kernel.plan.params)["values"])
     names = ("gate", "lengths", "out")
     gate = kernel.bind(values=values, **{name: convert(sets[0][name]) for name in names})
     latent = convert(sets[0]["latent"])
     steps = [gemm_step(product, gate, latent, convert(given["w_uv"]), values) for given in sets]
-    return bench.graph_time(steps, replays)
+    return timing.graph_time(steps, replays)
 
 
 def measure(heads: int, batch: int, library: str, replays: int) -> Measured:
     """Both ways at one shape."""
-    kernel, _ = bench.measure(api.value(heads=heads, batch=batch), replays)
+    kernel, _ = timing.measure(api.value(heads=heads, batch=batch), replays)
     return Measured(heads, batch, kernel, gemm_time(heads, batch, library, replays))
 
 
@@ -122,7 +124,7 @@ def main() -> None:
     parser.add_argument("--library", choices=LIBRARIES, default=default)
     parser.add_argument("--replays", type=int, default=30)
     args = parser.parse_args()
-    known = {option.name: option for option in schema.options(schema.Value)}
+    known = {option.name: option for option in families.options(families.Value)}
     shapes = [
         (heads, batch)
         for heads in matrix.values(known["heads"], args.heads)
@@ -133,7 +135,7 @@ def main() -> None:
     except DeviceError as error:
         sys.exit(str(error))
     found = [measure(*shape, args.library, args.replays) for shape in shapes]
-    print(f"{bench.machine()}; GEMM by {args.library}\n")
+    print(f"{timing.machine()}; GEMM by {args.library}\n")
     print(markdown(("shape", "value", "GEMM and gate", "faster"), map(row, found)))
     print("\n".join(("", f'    "{nvml.default_arch()}": (', *map(entry, found), "    ),")))
 

@@ -1,1 +1,1 @@
-"""From a configuration to a launched kernel: one noun a module, imports only downward."""
+"""From a configuration to a launched kernel: a room a stage (CONTRIBUTING.md lists them)."""

@@ -1,34 +1,34 @@
-"""The public calls: a configuration becomes a kernel that is called with arrays."""
+"""The public calls: a configuration becomes a kernel that is called with arrays.
+
+``kgen.query``, ``kgen.value`` and their like are made here from the families of the schema.
+"""
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
+from os import PathLike, fspath
 from typing import Any
 
-from . import nvml, schema, settings, streams
-from .arguments import Arguments, Call
-from .build import Artifact, build
-from .launcher import Launcher
-from .loader import Function
-from .params import Array
-from .plan import Plan
+from . import schema, settings
+from .build import Artifact, Result, build, build_many
+from .errors import KgenError
+from .runtime import nvml
+from .runtime.kernel import Kernel
 from .schema import Config
 
+Named = str | PathLike[str] | Config  # a slug, a matrix file or a configuration
 
-def query(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """The query kernel of a configuration: cached, or compiled now.
+_ABOUT = """{purpose}
 
-    RMSNorm, Q_B, W_UK absorption and the paged KV insert of an MLA decode step. No GPU is
-    touched before the first call.
+    The kernel is packaged, cached, or compiled now. No GPU is touched before its first call.
 
     Parameters
     ----------
     arch
         The target, such as ``sm_90a``; where None, the setting ``KGEN_ARCH``, else that of the
         first GPU here that kgen has a target for, else sm_90a.
-    **fields
-        ``heads`` (1..128) and ``batch`` (1..256) are required; ``kgen schema`` lists the rest.
+    {fields}
 
     Raises
     ------
@@ -36,75 +36,44 @@ def query(*, arch: str | None = None, **fields: Any) -> Kernel:
         Naming the field, the value received and what is allowed.
     CompileError
         When the compiler refuses the kernel.
-
-    Examples
-    --------
-    >>> query = kgen.query(heads=8, batch=64)
-    >>> out = query(qkv, w_qa=w_qa, w_kva=w_kva, w_qb=w_qb, w_uk=w_uk, cache=cache,
-    ...             slots=slots, q_scale_inv=q_scale_inv, k_scale_inv=k_scale_inv)
-    """
-    return kernel(_config("query", fields), arch)
+"""
 
 
-def query_norm(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """The q_c rows alone, for a ``query`` with ``store_qc`` off: ``batch``; see :func:`query`."""
-    return kernel(_config("query_norm", fields), arch)
+def family(name: str) -> Callable[..., Kernel]:
+    """The public call that gives kernels of the family ``name``."""
+
+    def made(*, arch: str | None = None, **fields: Any) -> Kernel:
+        return kernel(_config(name, fields), arch)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = _about(schema.model_of(name))
+    return made
 
 
-def value(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """W_UV and the sigmoid gate of the attention latent; see :func:`query`.
-
-    Fields are ``heads``, ``batch`` and ``q``, the token rows of a request. Called with ``latent``
-    [rows, H, 512], ``w_uv`` [H, 128, 512] or its view [H, 512, 128], ``gate`` [rows, H*128],
-    all bfloat16, and ``lengths`` [rows / q] int32; returns ``out`` [rows, H*128] bfloat16.
-    """
-    return kernel(_config("value", fields), arch)
-
-
-def gate(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """The sigmoid gate of ``values`` [H, rows, 128] that a batched GEMM made; see :func:`value`."""
-    return kernel(_config("gate", fields), arch)
+def _about(model: type[Config]) -> str:
+    """The docstring of a family's call."""
+    fields = (
+        f"{option.name}\n        {option.doc}: {option.allowed}"
+        f" ({'required' if option.required else f'default {option.default}'})."
+        for option in schema.options(model)
+    )
+    return _ABOUT.format(purpose=model.__doc__, fields="\n    ".join(fields))
 
 
-def index_front(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """The DSA indexer's front; see :func:`query`.
-
-    Fields are ``batch``, ``mx`` and ``fp4``. Called with ``projected`` [rows, columns] and the
-    offsets ``key`` and ``weight``; returns ``q_out`` [rows, 32, 128] and ``w_out`` [rows, 32],
-    with ``fp4`` ``q_out`` [rows, 32, 64], ``q_scale`` [rows, 32, 4] and ``w_out``.
-    """
-    return kernel(_config("index_front", fields), arch)
-
-
-def query_wait(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """Wait for every rank's heads in ``mailbox``, after a query with ``poll`` off; no outputs."""
-    return kernel(_config("query_wait", fields), arch)
-
-
-def dcp_value(*, arch: str | None = None, **fields: Any) -> Kernel:
-    """A layer's tail under decode context parallelism: send, merge by LSE, W_UV, gate.
-
-    Fields: those of ``value``, ``dcp``, ``q_heads`` and ``bf16``. Called with this rank's attention
-    ``rows`` [rows, D*H, 512] bfloat16, ``lse`` [rows, D*H] float32 (base 2), ``local_lengths``
-    [rows / q] int32, what ``value`` takes but ``latent``, and what :class:`kgen.dcp.Mailboxes` has.
-    """
-    return kernel(_config("dcp_value", fields), arch)
-
-
-def _config(kernel: str, fields: dict[str, Any]) -> Config:
+def _config(name: str, fields: dict[str, Any]) -> Config:
     try:
-        return _made(kernel, **fields)
+        return _made(name, **fields)
     except TypeError:  # a value that cannot be hashed is no field's
-        return schema.make(kernel, fields)
+        return schema.make(name, fields)
 
 
 @lru_cache(typed=True)  # 8.0 is not 8, nor True 1
-def _made(kernel: str, /, **fields: Any) -> Config:
-    return schema.make(kernel, fields)
+def _made(name: str, /, **fields: Any) -> Config:
+    return schema.make(name, fields)
 
 
 def kernel(config: Config, arch: str | None = None) -> Kernel:
-    """The kernel of any configuration; see :func:`query`. A process has one of each."""
+    """The kernel of any configuration. A process has one of each."""
     name = config, arch or default_arch()
     found = _kernels.get(name)
     if found is None:
@@ -131,156 +100,84 @@ def _arch_here() -> str:
     return nvml.default_arch()
 
 
-class Kernel:
-    """A built kernel. Calling it checks the arguments and launches.
+def value_bmm(heads: int, batch: int, arch: str | None = None) -> bool:
+    """Whether a batched GEMM and the ``gate`` kernel are faster than the ``value`` kernel.
 
-    Threads may share one. It is loaded on a device at its first launch there, by :meth:`bind`
-    or by :meth:`load`, and stays loaded.
+    Read from a table of times, at the nearest shape there. For a target without times the answer is
+    False, the value kernel; ``python benchmarks/value_bmm.py`` takes them on the GPU at hand.
 
-    Arrays are CuPy's, PyTorch's, or anything with ``__cuda_array_interface__`` or DLPack, all on
-    one GPU. ``bf16`` takes bfloat16 or uint16, ``e4m3`` float8_e4m3fn or uint8, ``u8`` either of
-    these two. Strides of axes of extent 1 are ignored; the innermost axis is contiguous.
+    Parameters
+    ----------
+    heads, batch
+        Query heads of this rank, and token rows.
+    arch
+        The target, such as ``sm_90a``; where None, the setting ``KGEN_ARCH``, else that of the
+        first GPU here that kgen has a target for, else sm_90a.
+
+    Raises
+    ------
+    ConfigError
+        When ``heads``, ``batch`` or ``arch`` is none that kgen has.
+
+    Examples
+    --------
+    >>> way = kgen.gate if kgen.value_bmm(heads=8, batch=64) else kgen.value
+    >>> kernel = way(heads=8, batch=64)
     """
-
-    def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact
-        self._arguments = Arguments(artifact.plan.params)
-        self._launcher = Launcher(artifact.plan, artifact.cubin)
-        self._first = self._arguments.names[0]
-
-    @property
-    def plan(self) -> Plan:
-        """How the kernel is laid out: grid, cluster, shared memory, parameters."""
-        return self.artifact.plan
-
-    @property
-    def config(self) -> Config:
-        """What the kernel was built for."""
-        return self.artifact.plan.config
-
-    def __call__(self, *array: Any, stream: Any = None, pdl: bool = True, **arguments: Any) -> Any:
-        """Check the arguments, launch, and return the output.
-
-        Nothing waits for the GPU, and nothing is allocated where all outputs are given.
-
-        Parameters
-        ----------
-        *array
-            The first array; all others go by name (``inspect.signature`` of the kernel lists
-            them with their shapes).
-        stream
-            A stream of CuPy, PyTorch or cuda.core, or a handle as an integer. None is the stream
-            that is current, at this call, in the arrays' own library: CuPy or PyTorch, which must
-            agree where arrays come from both. For other libraries it is the legacy default stream.
-        pdl
-            Programmatic dependent launch: start before the previous kernel of the stream ends.
-        **arguments
-            Arrays and numbers by name. Rows from ``num_rows`` on are neither read nor written; 0
-            launches nothing. An output that is None is allocated, ``num_rows`` long.
-
-        Returns
-        -------
-        array
-            The output, as given or allocated: float8_e4m3fn for PyTorch, uint8 for CuPy. A tuple
-            where the kernel has several.
-
-        Raises
-        ------
-        ArgumentError
-            Naming the argument, what was received and what is allowed.
-        DeviceError
-            When this GPU or its driver cannot run the kernel, or the stream is being captured
-            and the kernel is not loaded yet.
-        DriverError
-            When the driver refuses the launch.
-        """
-        handle = None if stream is None else streams.handle(stream)
-        call = self._arguments.check(self._arguments.named(array, arguments), handle)
-        if handle is None:
-            handle = streams.current(call.libraries, call.device)
-        else:
-            streams.check_device(stream, call.device)
-        if call.rows:
-            function = self._launcher.function(call.device, handle)
-            self._launcher.launch(function, call.packed, handle, pdl)
-        return call.outputs[0] if len(call.outputs) == 1 else call.outputs
-
-    def bind(self, *array: Any, pdl: bool = True, **arguments: Any) -> Prepared:
-        """Check the arguments once; the result only launches.
-
-        Takes what a call takes, but for ``stream``. The kernel is loaded on the arrays' device.
-        """
-        named = self._arguments.named(array, arguments)
-        call = self._arguments.check(named)
-        function = self._launcher.function(call.device, call.libraries[0].stream(call.device))
-        return Prepared(self._launcher, function, call, pdl, tuple(named.values()))
-
-    def load(self, device: int = 0) -> None:
-        """Load the kernel on the GPU ``device``, so that its first launch need not.
-
-        Raises
-        ------
-        DeviceError
-            When this GPU or its driver cannot run the kernel.
-        """
-        self._launcher.function(device, None)
-
-    def max_active_clusters(self, device: int = 0) -> int:
-        """Clusters of the kernel that the GPU ``device`` runs at once, by the driver; 0 without
-        clusters. It is loaded, as by :meth:`load`."""
-        return self._launcher.function(device, None).clusters
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        kinds = inspect.Parameter
-        listed = [
-            kinds(
-                item.name,
-                kinds.POSITIONAL_OR_KEYWORD if item.name == self._first else kinds.KEYWORD_ONLY,
-                default=_default(item),
-            )
-            for item in self.plan.params
-        ]
-        extra = {"stream": None, "pdl": True}
-        listed += [kinds(name, kinds.KEYWORD_ONLY, default=value) for name, value in extra.items()]
-        return inspect.Signature(listed)
-
-    def __repr__(self) -> str:
-        return f"<kgen kernel {self.config.slug} for {self.plan.target.name}>"
+    return schema.value_bmm(heads, batch, arch or default_arch())
 
 
-class Prepared:
-    """A launch whose arguments were checked by :meth:`Kernel.bind`; the arrays are kept alive.
+def warmup(
+    plan: Named | Iterable[Named],
+    *,
+    arch: str | None = None,
+    devices: int | Iterable[int] = 0,
+    jobs: int | None = None,
+) -> tuple[Kernel, ...]:
+    """Get and load the kernels of ``plan``, in its order; :func:`kgen.query` then returns these.
 
-    No stream is kept: each launch goes to the current one of the arrays' library, or to the one
-    given. Threads may share it. The arrays must stay where they are.
+    Call it before a capture or the first request: calls, binds and captures of these kernels on
+    ``devices`` load nothing.
+
+    Parameters
+    ----------
+    plan
+        A matrix file, a slug or a configuration, or several of them.
+    arch
+        The target; where None, as :func:`kgen.query` says.
+    devices
+        Ordinals of the GPUs to load on; all are of the target ``arch``.
+    jobs
+        Parallel compiles at most.
+
+    Raises
+    ------
+    KgenError
+        Naming every kernel that could not be built; none is loaded then.
+    DeviceError
+        When a GPU or its driver cannot run a kernel.
     """
-
-    def __init__(
-        self, launcher: Launcher, function: Function, call: Call, pdl: bool, arrays: tuple[Any, ...]
-    ) -> None:
-        self._launch, self._function, self._call, self._pdl = launcher.launch, function, call, pdl
-        self._arrays = arrays
-        self._packed, self._device = call.packed, call.device
-        several = len(call.libraries) > 1
-        self._stream = None if several else call.libraries[0].stream
-        self.out = call.outputs[0] if len(call.outputs) == 1 else call.outputs
-
-    def __call__(self, stream: Any = None) -> Any:
-        """Launch and return the output; ``stream`` as in :meth:`Kernel.__call__`."""
-        if stream is not None:
-            handle = streams.handle(stream)
-            streams.check_device(stream, self._device)
-        elif self._stream:
-            handle = self._stream(self._device)
-        else:
-            handle = streams.current(self._call.libraries, self._device)
-        if self._call.rows:
-            self._launch(self._function, self._packed, handle, self._pdl)
-        return self.out
+    target = arch or default_arch()
+    results = build_many(_configs(plan), (target,), jobs)
+    _check(results)
+    kernels = tuple(adopt(result.artifact) for result in results if result.artifact)
+    for device in (devices,) if isinstance(devices, int) else tuple(devices):
+        for each in kernels:
+            each.load(device)
+    return kernels
 
 
-def _default(item: Any) -> Any:
-    if isinstance(item, Array):
-        return None if item.role == "out" else inspect.Parameter.empty
-    return item.default
+def _configs(plan: Named | Iterable[Named]) -> tuple[Config, ...]:
+    found: list[Config] = []
+    for each in (plan,) if isinstance(plan, (str, PathLike, Config)) else plan:
+        found += (each,) if isinstance(each, Config) else schema.select((fspath(each),), None, {})
+    return tuple(dict.fromkeys(found))
+
+
+def _check(results: Iterable[Result]) -> None:
+    failed = [result for result in results if result.error]
+    if len(failed) == 1 and failed[0].error:
+        raise failed[0].error
+    if failed:
+        lines = (f"{result.config.slug} {result.arch}: {result.error}" for result in failed)
+        raise KgenError("\n".join((f"{len(failed)} kernels could not be built", *lines)))

@@ -9,20 +9,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import cache as caches
-from . import compiler, machine, missing, packages, settings
-from .arch import DEFAULT, Target
-from .cache import Cache, Entry
-from .compiler import Cubin, Resources
+from . import settings
+from .cache import installed, lookup, missing
+from .cache.keys import Identity, identity
+from .cache.store import Cache, Entry
+from .compiler import nvrtc
+from .compiler.jobs import job_count
+from .compiler.nvrtc import Cubin, Resources
+from .compiler.render import Source, render
 from .errors import CompileError, ConfigError
-from .keys import Identity, identity
 from .plan import Plan, plan
-from .render import Source, render
+from .targets import DEFAULT, Target
+from .version import version
 
 if TYPE_CHECKING:
     from .schema import Config
-
-JOB_MEMORY = 512 << 20  # bytes; NVRTC takes about 100 MB for itself and 40 MB a job
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def build(
     ------
     ConfigError
         A target or setting that is not allowed, or a compile where ``KGEN_JIT`` is 0; as
-        PlanError or NotBuiltError where the kernel does not fit or does not exist yet.
+        PlanError where the kernel does not fit.
     CompileError
         When NVRTC refuses the source. Nothing is stored.
     """
@@ -91,7 +92,7 @@ def build(
 
 def find(planned: Plan, source: Source, cache: Cache, packaged: bool = True) -> Artifact | None:
     """What there is without compiling, in the order of look-up: packages, then caches."""
-    if packaged and (packed := packages.find(planned, source)):
+    if packaged and (packed := installed.find(planned, source)):
         return Artifact(planned, packed.cubin, packed.key, packed.path, "package")
     try:
         digest = identify(planned, source).key
@@ -105,11 +106,11 @@ def find(planned: Plan, source: Source, cache: Cache, packaged: bool = True) -> 
 def identify(planned: Plan, source: Source) -> Identity:
     """The fields that make the key of a kernel, the NVRTC of this process among them."""
     arch = planned.target.name
-    return identity(source, arch, compiler.options(arch), compiler.nvrtc_build())
+    return identity(source, arch, nvrtc.options(arch), nvrtc.nvrtc_build())
 
 
 def _cached(planned: Plan, source: Source, cache: Cache, digest: str) -> Artifact | None:
-    entry = caches.find(digest, caches.path(cache))
+    entry = lookup.find(digest, lookup.path(cache))
     if entry is None:
         return None
     cubin = _cubin(entry, source, planned.target.name)
@@ -118,14 +119,14 @@ def _cached(planned: Plan, source: Source, cache: Cache, digest: str) -> Artifac
 
 def _compiled(planned: Plan, source: Source, cache: Cache) -> Artifact:
     if not settings.JIT.value():
-        raise missing.forbidden(planned, caches.path(cache))
+        raise missing.forbidden(planned, lookup.path(cache))
     fields = identify(planned, source)
-    with caches.turn(fields.key, cache):
+    with lookup.turn(fields.key, cache):
         if found := _cached(planned, source, cache, fields.key):  # built while we waited
             return found
-        cubin = compiler.compile(source, planned.target.name)
+        cubin = nvrtc.compile(source, planned.target.name)
         facts = _facts(fields, cubin, planned, source)
-        path = caches.store(cache, fields.key, cubin.image, facts)
+        path = lookup.store(cache, fields.key, cubin.image, facts)
     return Artifact(planned, cubin, fields.key, path, "compiled")
 
 
@@ -157,14 +158,6 @@ def build_many(
     return [future.result() for future in futures]
 
 
-def job_count(asked: int | None = None) -> int:
-    """``asked`` jobs, or as many as there are cores; never more than cores or memory carry."""
-    if asked is not None and asked < 1:
-        raise ConfigError("jobs", asked, "allowed is an integer from 1")
-    limit = max(1, min(machine.cores(), machine.memory() // JOB_MEMORY))
-    return min(asked or limit, limit)
-
-
 def _attempt(config: Config, arch: str, packaged: bool) -> Result:
     try:
         return Result(config, arch, build(config, arch, packaged=packaged))
@@ -185,20 +178,18 @@ def ptx(planned: Plan) -> str:
         raise ConfigError(
             settings.JIT.name, "0", f"{name} is compiled to show its PTX; set it to 1"
         )
-    return compiler.ptx(render(planned), planned.target.name)
+    return nvrtc.ptx(render(planned), planned.target.name)
 
 
 def _facts(fields: Identity, cubin: Cubin, planned: Plan, source: Source) -> dict[str, Any]:
-    from .. import __version__
-
     return {
         "config": planned.config.slug,
         "arch": cubin.arch,
         "template": source.template,
         "entry": cubin.entry,
-        "kgen": __version__,
-        "nvrtc": compiler.nvrtc_build(),
-        "options": compiler.options(cubin.arch),
+        "kgen": version(),
+        "nvrtc": nvrtc.nvrtc_build(),
+        "options": nvrtc.options(cubin.arch),
         "fields": dict(fields.fields),
         "resources": asdict(cubin.resources),
         "log": cubin.log,

@@ -25,10 +25,6 @@ class ConfigError(KgenError, ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
 
-class NotBuiltError(ConfigError):
-    """A legal configuration whose kernel this version of kgen does not build yet."""
-
-
 class PlanError(ConfigError):
     """A configuration that does not fit the target (shared memory, cluster size, features)."""
 

@@ -3,9 +3,9 @@
 //
 // A cluster of 4 CTAs owns one head for 16 token rows. All clusters of a tile of rows share the sending; CTA
 // `part` merges 128 latent columns, gives them to all four, and finishes 32 outputs.
-#include "gate.cuh"
-#include "mailbox.cuh"
-#include "mma.cuh"
+#include "value/sigmoid.cuh"
+#include "ptx/mailbox.cuh"
+#include "ptx/mma.cuh"
 
 constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile

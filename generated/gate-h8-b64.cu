@@ -1,5 +1,5 @@
 // gate-h8-b64: the sigmoid gate of W_UV's outputs, which a batched GEMM left head by head.
-#include "gate.cuh"
+#include "value/sigmoid.cuh"
 
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 1;

@@ -4,8 +4,8 @@
 // A cluster of 4 CTAs owns one of the 32 indexer heads for 32 tokens, 16 a step with the weights
 // loaded once. CTA `part` multiplies the head's 128 rows over a quarter of K, then finishes a quarter
 // of the tokens. Two exchanges: sums of squares to all, partial products to the owner of the tokens.
-#include "index_key.cuh"
-#include "mma.cuh"
+#include "index_front/key.cuh"
+#include "ptx/mma.cuh"
 
 constexpr int kNumTokens = 32;  // token rows of a CTA's tile
 constexpr int kClusterSize = 4;  // CTAs that share one head

@@ -3,8 +3,8 @@
 //
 // A cluster of 4 CTAs owns one of the 32 indexer heads for 8 tokens, 8 a step with the weights
 // loaded once; CTA `part` owns 32 wq_b rows over all of K. One exchange: the largest magnitudes.
-#include "index_key.cuh"
-#include "mma.cuh"
+#include "index_front/key.cuh"
+#include "ptx/mma.cuh"
 
 constexpr int kNumTokens = 8;  // token rows of a CTA's tile
 constexpr int kClusterSize = 4;  // CTAs that share one head

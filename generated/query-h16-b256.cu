@@ -4,9 +4,9 @@
 // A cluster of 8 CTAs owns one head for 32 tokens. CTA `part` multiplies all 192 Q_B rows over an
 // eighth of K, then keeps rows 24 * part.. and 64 latent columns. Three exchanges: sums of squares
 // to all, partial products to the owner of the rows, nope columns to all.
-#include "absorb.cuh"
-#include "kv_fp8_multiply.cuh"
-#include "query_store.cuh"
+#include "query/absorb.cuh"
+#include "query/kv/fp8_multiply.cuh"
+#include "query/store.cuh"
 
 constexpr int kNumHeads = 16;
 constexpr int kNumTokens = 32;  // token rows of a CTA's tile

@@ -4,9 +4,9 @@
 // A cluster of 8 CTAs owns one head for 16 tokens. Two CTAs share 48 Q_B rows, each over half of K;
 // CTA `part` keeps rows 24 * part.. and 64 latent columns. Three exchanges: sums of squares and
 // partial products with the peer, nope columns to all eight.
-#include "absorb.cuh"
-#include "kv_fp8_ds_mla.cuh"
-#include "query_store.cuh"
+#include "query/absorb.cuh"
+#include "query/kv/fp8_ds_mla.cuh"
+#include "query/store.cuh"
 
 constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile

@@ -3,9 +3,9 @@
 //
 // A cluster of 8 CTAs owns one head for 8 tokens; CTA `part` owns 24 Q_B rows over all of K, then
 // 64 latent columns. One exchange: each CTA's nope columns go to all eight.
-#include "absorb.cuh"
-#include "kv_fp8_divide.cuh"
-#include "query_store.cuh"
+#include "query/absorb.cuh"
+#include "query/kv/fp8_divide.cuh"
+#include "query/store.cuh"
 
 constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 8;  // token rows of a CTA's tile

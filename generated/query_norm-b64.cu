@@ -1,5 +1,5 @@
 // query_norm-b64: the normalised q_a rows, q_c = bf16((x * rr) * w_qa), one CTA a row.
-#include "norm.cuh"
+#include "math/norm.cuh"
 
 constexpr int kNumTokens = 1;
 constexpr int kNumThreads = 192;

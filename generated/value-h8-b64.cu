@@ -2,8 +2,8 @@
 //
 // A CTA owns 32 outputs of a head for 16 token rows; each of its four warps multiplies a quarter of the
 // 512 latent columns, with its share of W_UV in registers before the wait.
-#include "gate.cuh"
-#include "mma.cuh"
+#include "value/sigmoid.cuh"
+#include "ptx/mma.cuh"
 
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 1;

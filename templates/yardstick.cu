@@ -1,6 +1,6 @@
 // The yardstick of timings: the shortest dependent path of a step, with no weights. 64 CTAs in
 // clusters of 8: wait, load a row, sum over the block, exchange over the cluster, sum again, store.
-#include "norm.cuh"
+#include "math/norm.cuh"
 
 constexpr int kClusterSize = 8;
 constexpr int kNumThreads = 256;

@@ -9,8 +9,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from kgen.codegen import api, cache, hostcc, nvml, packages
+from kgen.codegen import api
+from kgen.codegen.cache import installed, lookup
+from kgen.codegen.emulator import toolchain
 from kgen.codegen.errors import DeviceError
+from kgen.codegen.runtime import nvml
 
 DATA = Path(__file__).parent / "data"
 
@@ -33,7 +36,7 @@ def missing_gpu() -> str | None:
 def missing_compiler() -> str | None:
     """What CPU runs of kernels lack here, or None."""
     try:
-        hostcc.host()
+        toolchain.host()
     except DeviceError as error:
         return str(error)
     return None
@@ -60,8 +63,8 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, session_cache: Path) -> None:
     for name in [name for name in os.environ if name.startswith("KGEN_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(session_cache))
-    monkeypatch.setattr(cache, "_told", set())
-    monkeypatch.setattr(packages, "installed", tuple)
-    monkeypatch.setattr(packages, "_said", set())
+    monkeypatch.setattr(lookup, "_told", set())
+    monkeypatch.setattr(installed, "installed", tuple)
+    monkeypatch.setattr(installed, "_said", set())
     monkeypatch.setattr(api, "_kernels", {})
     api._arch_here.cache_clear()

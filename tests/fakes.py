@@ -10,10 +10,9 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from kgen.codegen import arrays, driver
-from kgen.codegen.arrays import packed
-from kgen.codegen.blueprint import Plan
-from kgen.codegen.params import Array, Axis, ParamTable, Scalar
+from kgen.codegen.plan import Array, Axis, ParamTable, Plan, Scalar
+from kgen.codegen.runtime import arrays, driver
+from kgen.codegen.runtime.arrays import packed
 from kgen.codegen.schema import Query
 
 NAMES = {

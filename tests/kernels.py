@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kgen.codegen.keys import Identity, identity
-from kgen.codegen.render import Source
-from kgen.codegen.store import Cache
+from kgen.codegen.cache.keys import Identity, identity
+from kgen.codegen.cache.store import Cache
+from kgen.codegen.compiler.render import Source
 
 IMAGE = bytes(range(256)) * 8
 OPTIONS = ("--one", "--two")

@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from kgen.codegen.blueprint import Schedule
+from kgen.codegen.plan import Schedule
 
 from .conftest import DATA
 

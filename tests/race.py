@@ -14,14 +14,15 @@ import time
 import warnings
 from pathlib import Path
 
-from kgen.codegen import build, compiler
-from kgen.codegen.cache import Cache
-from kgen.codegen.compiler import Cubin, Resources
-from kgen.codegen.render import Source
+from kgen.codegen import build
+from kgen.codegen.cache.store import Cache
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.render import Source
 from kgen.codegen.schema import QueryNorm
 
 CONFIG = QueryNorm(batch=8)
-PLAIN = compiler.compile
+PLAIN = nvrtc.compile
 RESOURCES = Resources(1, 0, 0, 0, 0, 1)
 
 
@@ -39,7 +40,7 @@ def counted(folder: Path, stuck: bool) -> None:
         time.sleep(600)
         raise AssertionError
 
-    compiler.compile = compile
+    nvrtc.compile = compile
 
 
 def main() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import kgen
-from kgen.codegen import api, nvml
+from kgen.codegen import api
 from kgen.codegen.api import Kernel
-from kgen.codegen.arch import target
 from kgen.codegen.errors import ArgumentError, ConfigError, DeviceError
+from kgen.codegen.runtime import nvml
+from kgen.codegen.targets import target
 
 from . import fakes
 from .fakes import FakeCuda, FakeTensor, FakeTorch, install, tensors

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen.arguments import Arguments, Call
 from kgen.codegen.errors import ArgumentError
-from kgen.codegen.params import ParamTable, Scalar
+from kgen.codegen.plan import ParamTable, Scalar
+from kgen.codegen.runtime.arguments import Arguments, Call
 
 from .fakes import Dlpack, FakeCuda, FakeTensor, FakeTorch, Interface, install, table, tensors
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from kgen.codegen import arrays
-from kgen.codegen.arrays import HOST, view
+from kgen.codegen.runtime import arrays
+from kgen.codegen.runtime.arrays import HOST, view
 
 from .fakes import Dlpack, FakeCuda, FakeTensor, FakeTorch, Interface, install
 

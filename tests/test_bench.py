@@ -9,12 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
-from kgen.codegen import apart, bench, nvml, schema
-from kgen.codegen.bench import Machine, Report, Timing
+from kgen.codegen.bench import timing, uncached
+from kgen.codegen.bench.baseline import yardstick
+from kgen.codegen.bench.timing import Machine, Report, Timing
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.params import ParamTable
-from kgen.codegen.plan import plan
-from kgen.codegen.yardstick import yardstick
+from kgen.codegen.plan import ParamTable, plan
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
 
 MACHINE = Machine("NVIDIA H200", "580.1", "13.0", "13.5+abc", "2026-01-02")
 TIMINGS = (
@@ -25,7 +26,7 @@ REPORT = Report(MACHINE, 30, 1.5, TIMINGS)
 
 
 def query_table(**fields: object) -> ParamTable:
-    return plan(schema.make("query", {"heads": 8, "batch": 64} | fields)).params
+    return plan(families.make("query", {"heads": 8, "batch": 64} | fields)).params
 
 
 def test_text_is_a_table() -> None:
@@ -59,11 +60,11 @@ def test_command_prints_the_report(monkeypatch: pytest.MonkeyPatch, flags: tuple
     monkeypatch.setattr(nvml, "require", lambda: None)
     asked: list[int] = []
 
-    def run(configs: tuple[schema.Config, ...], replays: int) -> Report:
+    def run(configs: tuple[families.Config, ...], replays: int) -> Report:
         asked.append(replays)
         return REPORT
 
-    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(timing, "run", run)
     result = CliRunner().invoke(cli.kgen, ["bench", "query-h8-b1", "--replays", "5", *flags])
     assert result.exit_code == 0 and asked == [5], result.output
     if flags:
@@ -78,20 +79,20 @@ def test_run_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(nvml, "require", absent)
     with pytest.raises(DeviceError, match="no GPU"):
-        bench.run([])
+        timing.run([])
 
 
 def test_weights_are_what_no_token_owns() -> None:
-    names = [array.name for array in query_table().arrays if bench.is_weight(array)]
+    names = [array.name for array in query_table().arrays if timing.is_weight(array)]
     assert names == ["w_qa", "w_kva", "w_qb", "w_uk"]
-    assert not any(map(bench.is_weight, yardstick("sm_90a").plan.params.arrays))
+    assert not any(map(timing.is_weight, yardstick("sm_90a").plan.params.arrays))
 
 
 def test_schedules_are_all_that_plans_choose() -> None:
-    found = apart.schedules()
+    found = uncached.schedules()
     assert {schedule.scheme for schedule in found.values()} == {"rows", "ksplit"}
-    assert all(apart.name(schedule) == name for name, schedule in found.items())
-    config = schema.make("query", {"heads": 2, "batch": 100})
+    assert all(uncached.name(schedule) == name for name, schedule in found.items())
+    config = families.make("query", {"heads": 2, "batch": 100})
     planned = {plan(config, "sm_90a", schedule).schedule for schedule in found.values()}
     assert planned == set(found.values())
 
@@ -109,25 +110,25 @@ MIB = 1 << 20
     ],
 )
 def test_weight_sets(size: int, l2: int, free: int, count: int) -> None:
-    assert bench.set_count(size, l2, free) == count
+    assert timing.set_count(size, l2, free) == count
 
 
 def test_too_little_memory_is_said() -> None:
     with pytest.raises(DeviceError, match=r"memory: .* 104,857,600 bytes, 1,048,576 free"):
-        bench.set_count(100 * MIB, 50 * MIB, MIB)
+        timing.set_count(100 * MIB, 50 * MIB, MIB)
 
 
-def ranks(model: type[schema.Config]) -> bool:
+def ranks(model: type[families.Config]) -> bool:
     """Whether a family is of several ranks, which bench refuses."""
-    return any(option.name == "dcp" and option.required for option in schema.options(model))
+    return any(option.name == "dcp" and option.required for option in families.options(model))
 
 
-@pytest.mark.parametrize("kernel", [k for k, m in schema.KERNELS.items() if not ranks(m)])
+@pytest.mark.parametrize("kernel", [k for k, m in families.KERNELS.items() if not ranks(m)])
 def test_every_family_gets_all_its_arguments(kernel: str) -> None:
-    known = {option.name for option in schema.options(schema.model_of(kernel))}
+    known = {option.name for option in families.options(families.model_of(kernel))}
     fields = {name: value for name, value in (("heads", 4), ("batch", 8)) if name in known}
-    table = plan(schema.make(kernel, fields)).params
-    made = bench.host_arguments(table)
+    table = plan(families.make(kernel, fields)).params
+    made = timing.host_arguments(table)
     needed = {scalar.name for scalar in table.scalars if scalar.default is None}
     assert set(made) == needed | {array.name for array in table.arrays}
     width = made[table.arrays[0].name].shape[-1]
@@ -138,7 +139,7 @@ def test_every_family_gets_all_its_arguments(kernel: str) -> None:
 @pytest.mark.parametrize("fields", [{}, {"dsa": True}, {"batch": 1, "heads": 3}])
 def test_host_arrays_have_the_shapes_of_the_table(fields: dict[str, object]) -> None:
     table = query_table(**fields)
-    made = bench.host_arguments(table)
+    made = timing.host_arguments(table)
     for array in table.arrays:
         assert made[array.name].ndim == len(array.axes)
         assert made[array.name].itemsize == array.itemsize
@@ -152,6 +153,6 @@ def test_yardstick_compiles(arch: str) -> None:
     kernel = yardstick(arch)
     resources = kernel.artifact.cubin.resources
     assert (resources.spill_stores, resources.local_bytes) == (0, 0)
-    assert "asm" not in (Path(bench.__file__).parents[1] / "templates/yardstick.cu").read_text()
+    assert "asm" not in (Path(timing.__file__).parents[1] / "templates/yardstick.cu").read_text()
     cluster_ctas = kernel.plan.grid[0] * kernel.plan.grid[1]
     assert (cluster_ctas, kernel.plan.cluster) == (64, 8)

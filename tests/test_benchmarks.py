@@ -11,10 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from kgen.codegen import bench, schema
-from kgen.codegen.bench import Timing
-from kgen.codegen.expected import FAMILIES
+from kgen.codegen.bench import timing
+from kgen.codegen.bench.timing import Timing
 from kgen.codegen.plan import plan
+from kgen.codegen.schema import families
+from kgen.codegen.verify.expected import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/*.py")))
@@ -75,7 +76,7 @@ def test_the_sanitizer_covers_every_family() -> None:
         for config, schedule in listed:
             made = plan(config, "sm_90a", schedule)
             assert made.tokens < config.batch or config.kernel == "query_norm"
-            bench.host_arguments(made.params)
+            timing.host_arguments(made.params)
 
 
 def test_the_suite_runs_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +89,7 @@ def test_the_suite_runs_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_families_are_held_to_the_original() -> None:
     script = load("benchmarks/performance.py")
-    assert {schema.parse_slug(slug).kernel for slug in script.OTHERS} == {"value", "index_front"}
+    assert {families.parse_slug(slug).kernel for slug in script.OTHERS} == {"value", "index_front"}
     timing = Timing("index_front-b8", "sm_90a", "rows-8-1", 2.94, 4.73, 24)
     assert script.other_row(11.85, 4.71, timing, 1.5) == (
         *("index_front-b8", "rows-8-1", "2.94", "4.73", "4.71", "11.85", "yes", "4.41"),

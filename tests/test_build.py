@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import build as module
-from kgen.codegen import compiler, machine
+from kgen.codegen import build
 from kgen.codegen.build import Result, build, build_many, job_count
-from kgen.codegen.cache import Cache, Entry
-from kgen.codegen.compiler import Cubin, Resources
+from kgen.codegen.cache.store import Cache, Entry
+from kgen.codegen.compiler import jobs, nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning, CompileError, ConfigError, PlanError
 from kgen.codegen.plan import Plan
-from kgen.codegen.render import Source, render
 from kgen.codegen.schema import Query
 
 CONFIG = Query(heads=8, batch=8)
@@ -57,7 +57,7 @@ class Compiler:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     compiler_ = Compiler()
-    monkeypatch.setattr(compiler, "compile", compiler_.compile)
+    monkeypatch.setattr(nvrtc, "compile", compiler_.compile)
     return compiler_
 
 
@@ -77,8 +77,8 @@ def test_the_entry_says_what_it_is(cache: Cache, fake: Compiler) -> None:
     entry = cache.get(built.key)
     assert isinstance(entry, Entry)
     assert entry.meta["config"] == "query-h8-b8" and entry.meta["arch"] == "sm_100a"
-    assert entry.meta["options"] == list(compiler.options("sm_100a"))
-    assert entry.meta["nvrtc"] == compiler.nvrtc_build()
+    assert entry.meta["options"] == list(nvrtc.options("sm_100a"))
+    assert entry.meta["nvrtc"] == nvrtc.nvrtc_build()
     assert entry.meta["resources"] == dataclasses.asdict(RESOURCES)
 
 
@@ -91,7 +91,7 @@ def test_targets_configurations_and_sources_have_their_own_entries(
         source = render(plan)
         return dataclasses.replace(source, text=source.text + "// edited\n")
 
-    monkeypatch.setattr(module, "render", edited)
+    monkeypatch.setattr(build, "render", edited)
     assert build(CONFIG).origin == "compiled"
     assert len(keys) == 3 and len(list(cache.entries())) == 4
 
@@ -271,8 +271,8 @@ def test_many_come_in_order_and_one_failure_stops_no_other(cache: Cache, fake: C
 def test_jobs_exceed_neither_cores_nor_memory(
     monkeypatch: pytest.MonkeyPatch, cores: int, megabytes: int, asked: int | None, jobs: int
 ) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: cores)
-    monkeypatch.setattr(machine, "memory", lambda: megabytes << 20)
+    monkeypatch.setattr(jobs, "cores", lambda: cores)
+    monkeypatch.setattr(jobs, "memory", lambda: megabytes << 20)
     assert job_count(asked) == jobs
 
 
@@ -285,7 +285,7 @@ def test_no_jobs_are_refused(asked: int) -> None:
 def test_jobs_run_side_by_side_and_no_more_of_them(
     cache: Cache, fake: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: 3)
+    monkeypatch.setattr(jobs, "cores", lambda: 3)
     together = threading.Barrier(3)
     fake.inside = lambda source: together.wait(20)
     results = build_many([Query(heads=h, batch=1) for h in range(1, 7)], ["sm_90a"], jobs=9)
@@ -323,7 +323,7 @@ def test_a_source_that_does_not_compile_says_so_each_time(
         source = render(plan)
         return dataclasses.replace(source, text=source.text + "int broken = missing;\n")
 
-    monkeypatch.setattr(module, "render", broken)
+    monkeypatch.setattr(build, "render", broken)
     texts = []
     for _ in range(2):
         with pytest.raises(CompileError, match=r"> +\d+ \| int broken = missing;") as caught:
@@ -367,7 +367,7 @@ def test_import_writes_nothing_and_build_touches_no_driver(tmp_path: Path) -> No
 
 
 @pytest.mark.bench
-@pytest.mark.skipif(machine.cores() < 2, reason="one core")
+@pytest.mark.skipif(jobs.cores() < 2, reason="one core")
 def test_both_cores_are_busy(cache: Cache) -> None:
     build(CONFIG)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import build as building
-from kgen.codegen import compiler
+from kgen.codegen import build
 from kgen.codegen.build import Artifact, build
-from kgen.codegen.cache import Cache, Entry
-from kgen.codegen.compiler import Cubin, Resources
+from kgen.codegen.cache.store import Cache, Entry
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning
 from kgen.codegen.plan import plan
-from kgen.codegen.render import Source, render
 from kgen.codegen.schema import QueryNorm
 
 from .kernels import flip
@@ -39,7 +39,7 @@ def compile(source: Source, arch: str) -> Cubin:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "compile", compile)
+    monkeypatch.setattr(nvrtc, "compile", compile)
 
 
 @pytest.fixture
@@ -86,14 +86,14 @@ def test_a_lost_race_returns_what_the_other_published(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compile_last(source: Source, arch: str) -> Cubin:
-        monkeypatch.setattr(compiler, "compile", compile)
+        monkeypatch.setattr(nvrtc, "compile", compile)
         build(CONFIG, cache=Cache(other))
         cache.root.mkdir(mode=0o700, exist_ok=True)
         shutil.copytree(next(other.iterdir()), cache.root / next(other.iterdir()).name)
         return compile(source, arch)
 
     other = cache.root.with_name("other")
-    monkeypatch.setattr(compiler, "compile", compile_last)
+    monkeypatch.setattr(nvrtc, "compile", compile_last)
     artifact, _ = built(cache)
     assert artifact.origin == "compiled" and artifact.path and artifact.path.is_file()
     assert left(cache) == [artifact.key]
@@ -243,7 +243,7 @@ def test_a_read_only_root_is_not_even_touched(
 def test_every_compiler_has_its_entry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     origins = []
     for version in ("13.5+a", "13.5+b", "13.5+a", "13.5+b"):
-        monkeypatch.setattr(compiler, "nvrtc_build", lambda version=version: version)
+        monkeypatch.setattr(nvrtc, "nvrtc_build", lambda version=version: version)
         origins.append(build(CONFIG, cache=cache).origin)
     assert origins == ["compiled", "compiled", "cache", "cache"]
     assert len(cache.known()) == 2
@@ -284,7 +284,7 @@ def test_another_user_meets_what_only_root_may_write_or_read(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = render(plan(CONFIG))
-    monkeypatch.setattr(building, "render", lambda _plan: source)
+    monkeypatch.setattr(build, "render", lambda _plan: source)
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         build(CONFIG, cache=Cache(Path(place) / "before"))  # the child may read no module

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kgen import cli
-from kgen.codegen.cache import Cache
+from kgen.codegen.cache.store import Cache
 
 from .kernels import flip, put
 

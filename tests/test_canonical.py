@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import canonical
-from kgen.codegen.arch import SMEM_RESERVED, TARGETS
 from kgen.codegen.build import Artifact, build_many
-from kgen.codegen.compiler import Resources
+from kgen.codegen.compiler import canonical
+from kgen.codegen.compiler.nvrtc import Resources
 from kgen.codegen.errors import PlanError
 from kgen.codegen.plan import Plan, plan
 from kgen.codegen.schema import parse_slug
+from kgen.codegen.targets import SMEM_RESERVED, TARGETS
 
 pytestmark = pytest.mark.nvrtc
 
@@ -32,7 +32,7 @@ OTHERS = (
     "query-h8-b64-no_release",
     "query-h8-b8-dsa-late",
 )
-BULK = ("query_rows.cu.j2", "query_kpair.cu.j2")  # Q_B comes by bulk copies
+BULK = ("query/rows.cu.j2", "query/kpair.cu.j2")  # Q_B comes by bulk copies
 
 
 def built(slugs: tuple[str, ...], arch: str) -> list[Artifact]:

@@ -13,9 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kgen import cli
-from kgen.codegen import arch, canonical, generated, nvml, settings
-from kgen.codegen import plan as planning
+from kgen.codegen import settings, targets
+from kgen.codegen.compiler import canonical, goldens
 from kgen.codegen.errors import CacheWarning, DeviceError
+from kgen.codegen.plan import planner
+from kgen.codegen.runtime import nvml
 from kgen.codegen.schema import KERNELS, Query
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +73,7 @@ def test_bad_input_is_named_and_exits_2(command: str, args: tuple[str, ...], mes
 
 @pytest.mark.parametrize("command", ["build", "plan"])
 def test_what_is_not_built_yet_exits_2(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setitem(planning.NOT_BUILT, Query, ("release",))
+    monkeypatch.setitem(planner.NOT_BUILT, Query, ("release",))
     result = kgen(command, *SMALL, "--no-release")
     assert result.exit_code == 2
     assert "release: got False; not built yet" in result.stderr
@@ -171,7 +173,7 @@ def planned_arch(*args: str) -> str:
 
 
 def test_default_arch_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planned_arch() == arch.DEFAULT
+    assert planned_arch() == targets.DEFAULT
     gpu = nvml.Gpu(0, "B200", "10.0", 1, "sm_100a")
     monkeypatch.setattr(nvml, "gpus", lambda: (gpu,))
     assert planned_arch() == "sm_100a"
@@ -279,8 +281,8 @@ def test_generate_check_lists_each_difference(tmp_path: Path) -> None:
 
 
 def test_a_long_diff_is_cut() -> None:
-    diff = generated._diff("x.cu", "a\n" * 99, "b\n" * 99)
-    assert len(diff.splitlines()) == generated.DIFF_LINES + 1
+    diff = goldens._diff("x.cu", "a\n" * 99, "b\n" * 99)
+    assert len(diff.splitlines()) == goldens.DIFF_LINES + 1
     assert diff.endswith("lines more")
 
 

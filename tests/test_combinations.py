@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import build, cache, combinations, compiler, report, schema
-from kgen.codegen.arch import TARGETS
-from kgen.codegen.combinations import Combination
+from kgen.codegen import build
+from kgen.codegen.cache import lookup
+from kgen.codegen.commands import text
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.render import render
 from kgen.codegen.errors import ConfigError
 from kgen.codegen.plan import plan
-from kgen.codegen.render import render
-from kgen.codegen.schema import Config, Query
+from kgen.codegen.schema import Config, Query, combinations, families
+from kgen.codegen.schema.combinations import Combination
+from kgen.codegen.targets import TARGETS
 
 HEADS, BATCHES = (6, 8, 12), (1, 2, 5, 8, 16, 64)
 ARCHS = ("sm_90a", "sm_100a", "sm_103a")
@@ -34,11 +37,13 @@ def name(found: Combination) -> str:
 def make(found: Combination, heads: int, batch: int) -> Config:
     """What belongs to the rows scheme is asked of it where auto would take another."""
     scheme = "rows" if found.fields.get("q_b_cp_async") else "auto"
-    return schema.make("query", {"heads": heads, "batch": batch, "scheme": scheme, **found.fields})
+    return families.make(
+        "query", {"heads": heads, "batch": batch, "scheme": scheme, **found.fields}
+    )
 
 
 def test_every_combination_is_there() -> None:
-    switches = [option for option in schema.options(Query) if option.type is bool]
+    switches = [option for option in families.options(Query) if option.type is bool]
     assert len({found.flags for found in ALL}) == len(ALL) == 2 ** len(switches)
     assert len(LEGAL) == 4 * (1 + 3 * 2 * 2)  # release, q_b_cp_async; dense, 3 of dsa; late, q_c
 
@@ -78,7 +83,7 @@ def test_legal_ones_break_no_rule() -> None:
 
 def test_cp_async_is_refused_where_the_plan_takes_another_scheme() -> None:
     for batch in BATCHES:
-        config = schema.make("query", {"heads": 8, "batch": batch, "q_b_cp_async": True})
+        config = families.make("query", {"heads": 8, "batch": batch, "q_b_cp_async": True})
         if plan(Query(heads=8, batch=batch)).scheme == "rows":
             assert plan(config).scheme == "rows"
         else:
@@ -87,7 +92,7 @@ def test_cp_async_is_refused_where_the_plan_takes_another_scheme() -> None:
 
 
 def test_the_table_names_every_legal_combination() -> None:
-    text = report.schema_tables()
+    text = text.schema_tables()
     alone, *_ = combinations.summaries(Query)
     assert alone in text and alone.startswith(f"{len(LEGAL)} legal combinations")
     first, second = alone.split(": ", 1)[1].split(", each alone or with one of: ")
@@ -98,8 +103,8 @@ def test_the_table_names_every_legal_combination() -> None:
 
 
 def test_every_family_has_its_sentence() -> None:
-    text = report.schema_tables()
-    for model in schema.KERNELS.values():
+    text = text.schema_tables()
+    for model in families.KERNELS.values():
         assert all(sentence in text for sentence in combinations.summaries(model))
 
 
@@ -147,8 +152,8 @@ def overflow(result: build.Result) -> dict[str, int]:
 
 
 def key(**fields: Any) -> str:
-    source = render(plan(schema.make("query", fields)))
-    return cache.key(source, "sm_90a", compiler.options("sm_90a"), "13.5")
+    source = render(plan(families.make("query", fields)))
+    return lookup.key(source, "sm_90a", nvrtc.options("sm_90a"), "13.5")
 
 
 BASE: dict[str, Any] = {"heads": 8, "batch": 8}
@@ -167,7 +172,7 @@ def changes() -> Iterator[tuple[str, dict[str, Any], Any]]:
         "transport": "unicast",
         "q_heads": 64,
     }
-    for option in schema.options(Query):
+    for option in families.options(Query):
         other = not option.default if option.type is bool else others.get(option.name, 9)
         yield option.name, BASE | needed.get(option.name, {}), other
 
@@ -180,7 +185,7 @@ def test_a_changed_field_changes_the_key(field: str, others: dict[str, Any], val
 @pytest.mark.parametrize("found", LEGAL, ids=name)
 def test_a_default_written_out_changes_nothing(found: Combination) -> None:
     given = BASE | found.fields
-    written = {o.name: o.default for o in schema.options(Query) if not o.required} | given
+    written = {o.name: o.default for o in families.options(Query) if not o.required} | given
     assert len(written) == len(Query.model_fields)
     assert key(**written) == key(**given)
 

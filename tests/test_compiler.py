@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import compiler
-from kgen.codegen.arch import TARGETS
-from kgen.codegen.compiler import Cubin
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin
+from kgen.codegen.compiler.render import Source
 from kgen.codegen.errors import CompileError, ConfigError
-from kgen.codegen.render import Source
+from kgen.codegen.targets import TARGETS
 
 pytestmark = pytest.mark.nvrtc
 
@@ -97,7 +97,7 @@ def tool(name: str, *arguments: object) -> str:
 @pytest.fixture(params=[(k, a) for k in KERNELS for a in ("sm_90a", "sm_100a")], ids="-".join)
 def built(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Cubin, Path]]:
     entry, arch = request.param
-    cubin = compiler.compile(source(KERNELS[entry], entry), arch)
+    cubin = nvrtc.compile(source(KERNELS[entry], entry), arch)
     path = tmp_path / "kernel.cubin"
     path.write_bytes(cubin.image)
     yield cubin, path
@@ -139,7 +139,7 @@ def _bytes(sass: str, opcode: str) -> int:
 
 def test_the_kernels_cover_what_is_reported() -> None:
     spills, local, plain = (
-        compiler.compile(source(KERNELS[entry], entry), "sm_90a").resources
+        nvrtc.compile(source(KERNELS[entry], entry), "sm_90a").resources
         for entry in ("spills", "local", "plain")
     )
     assert spills.registers == 32 and spills.spill_stores > 500 and spills.spill_loads > 500
@@ -149,20 +149,20 @@ def test_the_kernels_cover_what_is_reported() -> None:
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_every_target_of_kgen_compiles(arch: str) -> None:
-    cubin = compiler.compile(source(PLAIN, "plain"), arch)
+    cubin = nvrtc.compile(source(PLAIN, "plain"), arch)
     assert cubin.image[:4] == b"\x7fELF"
     assert (cubin.entry, cubin.arch, cubin.log) == ("plain", arch, "")
-    assert compiler.options(arch)[0] == f"--gpu-architecture={arch}"
+    assert nvrtc.options(arch)[0] == f"--gpu-architecture={arch}"
 
 
 def test_the_same_source_gives_the_same_bytes() -> None:
-    first, second = (compiler.compile(source(SPILLS, "spills"), "sm_90a") for _ in range(2))
+    first, second = (nvrtc.compile(source(SPILLS, "spills"), "sm_90a") for _ in range(2))
     assert first.image == second.image
 
 
 def test_multiply_and_add_are_not_contracted(tmp_path: Path) -> None:
     text = 'extern "C" __global__ void k(float* p) { p[0] = p[1] * p[2] + p[3]; }'
-    (tmp_path / "k.cubin").write_bytes(compiler.compile(source(text), "sm_90a").image)
+    (tmp_path / "k.cubin").write_bytes(nvrtc.compile(source(text), "sm_90a").image)
     sass = tool("nvdisasm", "-c", tmp_path / "k.cubin")
     assert "FMUL" in sass and "FADD" in sass and "FFMA" not in sass
 
@@ -173,21 +173,21 @@ def test_headers_are_given_by_name() -> None:
         ("one.cuh", "#pragma once\nint one() { return 1; }\n"),
         ("two.cuh", '#include "one.cuh"\nint two() { return one() + 1; }\n'),
     )
-    assert compiler.compile(source(text, headers=headers), "sm_90a").resources.registers > 0
+    assert nvrtc.compile(source(text, headers=headers), "sm_90a").resources.registers > 0
 
 
 def test_files_nearby_are_not_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "near.cuh").write_text("#define NEAR 1\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CompileError, match=r"open source file .near\.cuh"):
-        compiler.compile(source('#include "near.cuh"\n' + PLAIN, "plain"), "sm_90a")
+        nvrtc.compile(source('#include "near.cuh"\n' + PLAIN, "plain"), "sm_90a")
 
 
 def _failure(text: str, entry: str = "k", headers: tuple[tuple[str, str], ...] = ()) -> str:
     messages = []
     for _ in range(2):
         with pytest.raises(CompileError) as caught:
-            compiler.compile(source(text, entry, headers), "sm_90a")
+            nvrtc.compile(source(text, entry, headers), "sm_90a")
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     return messages[0]
@@ -198,7 +198,7 @@ def test_a_failure_shows_log_options_template_and_the_numbered_lines() -> None:
     message = _failure("\n".join(lines))
     assert message.startswith("k.cu (template k.cu.j2) did not compile for sm_90a\n")
     assert 'k.cu(22): error: identifier "missing" is undefined' in message
-    assert f"options: {' '.join(compiler.options('sm_90a'))}" in message
+    assert f"options: {' '.join(nvrtc.options('sm_90a'))}" in message
     assert "\nk.cu:22\n" in message
     assert "\n>   22 |   *p = missing;\n    23 | }" in message
     assert "   17 | // filler" in message and "   16 |" not in message
@@ -235,44 +235,44 @@ def test_too_much_shared_memory_says_both_numbers_the_same_each_time() -> None:
 @pytest.mark.parametrize("text", ["", PLAIN.replace("plain", "other"), PLAIN + LOCAL])
 def test_the_entry_must_be_the_one_and_only(text: str) -> None:
     with pytest.raises(CompileError, match="its one entry should be plain; NVRTC found"):
-        compiler.compile(source(text, "plain"), "sm_90a")
+        nvrtc.compile(source(text, "plain"), "sm_90a")
 
 
 def test_warnings_are_kept() -> None:
     text = 'extern "C" __global__ void k(int* p) { int unused = 3; *p = 1; }'
-    log = compiler.compile(source(text), "sm_90a").log
+    log = nvrtc.compile(source(text), "sm_90a").log
     assert '"unused" was declared but never referenced' in log and "ptxas info" not in log
 
 
 @pytest.mark.parametrize("arch", ["sm_77", "sm_9999a", "sm_90x", "gfx942", ""])
 def test_an_unknown_arch_lists_the_known_ones(arch: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        compiler.compile(source(PLAIN, "plain"), arch)
+        nvrtc.compile(source(PLAIN, "plain"), arch)
     message = str(caught.value)
-    assert message.startswith(f"arch: got {arch!r}; NVRTC {compiler.nvrtc_build()} knows sm_")
+    assert message.startswith(f"arch: got {arch!r}; NVRTC {nvrtc.nvrtc_build()} knows sm_")
     assert "sm_90," in message and "sm_100," in message
 
 
 def test_the_targets_of_kgen_are_known_to_nvrtc() -> None:
-    assert {name.rstrip("a") for name in TARGETS} <= set(compiler.supported_archs())
+    assert {name.rstrip("a") for name in TARGETS} <= set(nvrtc.supported_archs())
 
 
 def test_the_build_names_release_and_library() -> None:
     from cuda.bindings import nvrtc
 
     _, major, minor = nvrtc.nvrtcVersion()
-    release, _, build = compiler.nvrtc_build().partition("+")
+    release, _, build = nvrtc.nvrtc_build().partition("+")
     assert release == f"{major}.{minor}"
     assert re.fullmatch("[0-9a-f]{16}", build)
-    assert bytes.fromhex(build) in Path(compiler.nvrtc_path()).read_bytes()
+    assert bytes.fromhex(build) in Path(nvrtc.nvrtc_path()).read_bytes()
 
 
 def test_a_library_without_a_build_id_is_hashed(tmp_path: Path) -> None:
-    image = compiler.compile(source(PLAIN, "plain"), "sm_90a").image
+    image = nvrtc.compile(source(PLAIN, "plain"), "sm_90a").image
     (tmp_path / "library").write_bytes(image)
-    first = compiler._build_id(str(tmp_path / "library"))
+    first = nvrtc._build_id(str(tmp_path / "library"))
     (tmp_path / "library").write_bytes(image + b"\0")
-    assert compiler._build_id(str(tmp_path / "library")) != first
+    assert nvrtc._build_id(str(tmp_path / "library")) != first
 
 
 def test_a_missing_nvrtc_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,11 @@ def test_a_missing_nvrtc_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", fail)
     with pytest.raises(CompileError, match="install nvidia-cuda-nvrtc"):
-        compiler.compile(source(PLAIN, "plain"), "sm_90a")
+        nvrtc.compile(source(PLAIN, "plain"), "sm_90a")
 
 
 def test_python_runs_on_while_nvrtc_compiles() -> None:
-    thread = threading.Thread(target=compiler.compile, args=(source(SPILLS, "spills"), "sm_90a"))
+    thread = threading.Thread(target=nvrtc.compile, args=(source(SPILLS, "spills"), "sm_90a"))
     thread.start()
     turns = 0
     while thread.is_alive():

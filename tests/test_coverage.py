@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import compiler, packages
 from kgen.codegen.build import build
-from kgen.codegen.cache import Cache
-from kgen.codegen.coverage import Refused, attempt, survey
+from kgen.codegen.cache import installed
+from kgen.codegen.cache.store import Cache
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.inspection.coverage import Refused, attempt, survey
 from kgen.codegen.schema import parse_slug
 
 from . import packaged
@@ -41,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def matrix(site: Path, tmp_path: Path, monkeypatch: PATCH) -> str:
     """A matrix file, beside a package of its b4 and b8 and a cache of its b2 and b3."""
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(packages, "installed", packages.search)
+    monkeypatch.setattr(installed, "installed", installed.search)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path / "cache"))
     for slug in ("query_norm-b2", "query_norm-b3"):
         build(parse_slug(slug), "sm_90a")
@@ -49,7 +50,7 @@ def matrix(site: Path, tmp_path: Path, monkeypatch: PATCH) -> str:
     def refuse(*_args: object) -> None:
         raise AssertionError("coverage must not compile")
 
-    monkeypatch.setattr(compiler, "compile", refuse)
+    monkeypatch.setattr(nvrtc, "compile", refuse)
     path = tmp_path / "decode.toml"
     path.write_text(MATRIX)
     return str(path)
@@ -97,10 +98,10 @@ def test_it_passes_where_nothing_would_be_compiled(matrix: str, jit: str) -> Non
 
 
 def test_a_kernel_not_built_yet_cannot_exist(monkeypatch: PATCH) -> None:
-    from kgen.codegen import plan as planning
+    from kgen.codegen.plan import planner
     from kgen.codegen.schema import QueryNorm
 
-    monkeypatch.setitem(planning.NOT_BUILT, QueryNorm, ("release",))
+    monkeypatch.setitem(planner.NOT_BUILT, QueryNorm, ("release",))
     (row,) = survey([parse_slug("query_norm-b8-no_release")], ["sm_90a"])
     assert row.state == "impossible" and "not built yet" in row.place
 

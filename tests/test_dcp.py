@@ -11,13 +11,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kgen.codegen import judge, mailbox_shape, reference_dcp, schema
-from kgen.codegen.conversions import from_bf16, to_bf16, to_e4m3
-from kgen.codegen.emulator import emulate
+from kgen.codegen.compiler.render import render
+from kgen.codegen.dcp import layout
+from kgen.codegen.emulator.executor import emulate
 from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import plan
-from kgen.codegen.render import render
-from kgen.codegen.samples import bf16
+from kgen.codegen.reference import dcp
+from kgen.codegen.reference.formats import from_bf16, to_bf16, to_e4m3
+from kgen.codegen.schema import families
+from kgen.codegen.verify import tolerance
+from kgen.codegen.verify.samples import bf16
 
 from . import ranks
 from .conftest import missing_compiler
@@ -72,12 +75,12 @@ def compiled(request: pytest.FixtureRequest) -> None:
     few = len(request.session.items) < len(CASES)
     if few or missing_compiler() or "PYTEST_XDIST_WORKER" in os.environ:
         return
-    configs = {schema.parse_slug(slug) for slug in SLUGS}
+    configs = {families.parse_slug(slug) for slug in SLUGS}
     for dcp, heads, batch, fields in CASES:
         plain = {"dsa": True} if "dsa" in fields else {}
         shape = {"heads": heads, "batch": batch}
         for more in (plain, fields | {"dcp": dcp}):
-            configs.add(schema.make("query", shape | more))
+            configs.add(families.make("query", shape | more))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda config: emulate(plan(config)), configs))
 
@@ -131,7 +134,7 @@ def test_without_poll_and_query_wait(fields: Arrays, lazy: bool) -> None:
     """The same bytes; query_wait reads a full mailbox, changes nothing and ends."""
     subject = Queries.of(dcp=2, heads=2, batch=3, transport="unicast", poll=False, **fields)
     wide = {"bf16": True, "q_heads": 6} if fields else {}
-    wait = emulate(plan(schema.make("query_wait", {"heads": 2, "batch": 3, "dcp": 2, **wide})))
+    wait = emulate(plan(families.make("query_wait", {"heads": 2, "batch": 3, "dcp": 2, **wide})))
     assert "mailbox" not in subject.whole.plan.params.names
     for parity, seed in ((0, 1), (1, 2), (0, 3)):
         given = subject.inputs()
@@ -146,8 +149,8 @@ def test_without_poll_and_query_wait(fields: Arrays, lazy: bool) -> None:
 
 @cpu
 def test_query_wait_of_a_missing_word_is_a_deadlock() -> None:
-    wait = emulate(plan(schema.make("query_wait", {"heads": 1, "batch": 2, "dcp": 2})))
-    boxes = ranks.boxes_of(mailbox_shape.Shape(2, 1, 2))
+    wait = emulate(plan(families.make("query_wait", {"heads": 1, "batch": 2, "dcp": 2})))
+    boxes = ranks.boxes_of(layout.Shape(2, 1, 2))
     for box in boxes:
         box.view("mailbox", 0)[...] = 1
     launch(wait, boxes, [{}, {}], 0, seed=1)
@@ -213,7 +216,7 @@ SOURCES: dict[str, Callable[[Arrays], None]] = {
     "-inf": lambda a: a["lse"].fill(-np.inf),
     "inf": lambda a: a["lse"].fill(np.inf),
     "negative zeros": lambda a: a["rows"].fill(0x8000),
-    "pairs that are the sentinel": lambda a: a["rows"].view(np.uint32).fill(mailbox_shape.PARTIAL),
+    "pairs that are the sentinel": lambda a: a["rows"].view(np.uint32).fill(layout.PARTIAL),
     "NaN rows": lambda a: a["rows"][:, :, ::7].fill(0x7FC0),
     "negative NaN rows": lambda a: a["rows"][:, :, ::7].fill(0xFFFF),
     "lowest": lambda a: a["lse"].fill(-3.3e38),
@@ -226,7 +229,7 @@ def judged(subject: Tails, given: list[Arrays], parity: int, seed: int) -> Itera
     subject.run(given, parity, seed, lazy=seed % 2 == 0)
     for rank, arrays in enumerate(given):
         want = subject.expected(given, rank)
-        verdict = judge.close(arrays["out"], want)
+        verdict = tolerance.close(arrays["out"], want)
         assert verdict.right, f"rank {rank}: {verdict}"
         yield arrays["out"]
     batch = subject.config.batch
@@ -306,7 +309,7 @@ WATCHED = {"dcp": 2, "heads": 1, "batch": 3, "watchdog": 50}
 
 @pytest.mark.parametrize("kernel", ["query", "query_wait", "dcp_value"])
 def test_a_watchdog_takes_an_address_to_report_to(kernel: str) -> None:
-    assert "report" in plan(schema.make(kernel, WATCHED)).params.names
+    assert "report" in plan(families.make(kernel, WATCHED)).params.names
 
 
 @cpu
@@ -319,7 +322,7 @@ def test_a_watchdog_changes_no_query(poll: bool) -> None:
     want = subject.expected(given, 1)
     launch(subject.whole, subject.boxes, given, 0, seed=1)
     if not poll:
-        wait = emulate(plan(schema.make("query_wait", WATCHED)))
+        wait = emulate(plan(families.make("query_wait", WATCHED)))
         launch(wait, subject.boxes, [{}, {}], 0, seed=1)
     subject.check(given, want, 0)
 
@@ -344,7 +347,7 @@ def test_dcp_value_of_empty_requests_is_zero_whatever_the_gate() -> None:
 def test_merge_weighs_by_powers_of_two() -> None:
     one, two = np.full((1, 1, 512), 0x3F80, np.uint16), np.full((1, 1, 512), 0x4000, np.uint16)
     lses = [np.full((1, 1), lse, np.float32) for lse in (1.0, 0.0)]
-    merged = from_bf16(reference_dcp.merge([one, two], lses))
+    merged = from_bf16(dcp.merge([one, two], lses))
     assert np.allclose(merged, (2 * 1 + 1 * 2) / 3, rtol=2**-8)
 
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import bench, disasm, report, verify
-from kgen.codegen.arch import TARGETS
+from kgen.codegen.bench import timing
 from kgen.codegen.build import build_many
-from kgen.codegen.errors import NotBuiltError, PlanError
+from kgen.codegen.commands import text
+from kgen.codegen.errors import PlanError
+from kgen.codegen.inspection import disasm
 from kgen.codegen.plan import plan
 from kgen.codegen.schema import parse_slug
+from kgen.codegen.targets import TARGETS
+from kgen.codegen.verify import gpu
 
 DATACENTER = [name for name, target in TARGETS.items() if target.multimem]
 QUERIES = tuple(
@@ -70,13 +73,13 @@ def test_multicast_is_refused_where_there_is_none() -> None:
 def test_clusters_that_must_run_at_once(slug: str, alone: int, shared: int) -> None:
     made = plan(parse_slug(slug))
     assert (made.resident(1), made.resident(2)) == (alone, shared)
-    assert report.plan_data(made)["polling"] == alone
-    assert ("polls for ever" in report.plan_text(made)) == bool(alone)
+    assert text.plan_data(made)["polling"] == alone
+    assert ("polls for ever" in text.plan_text(made)) == bool(alone)
 
 
 def test_a_plan_says_when_its_watchdog_barks() -> None:
     made = plan(parse_slug("query-h8-b8-dcp2-watchdog250"))
-    assert "it traps after 250 ms" in report.plan_text(made)
+    assert "it traps after 250 ms" in text.plan_text(made)
 
 
 H200 = 30  # clusters of 8 that it runs at once, by its driver (benchmarks/dcp.py)
@@ -102,6 +105,6 @@ def test_the_readmes_table_of_what_fits() -> None:
 @pytest.mark.parametrize("slug", ["query-h1-b1-dcp2", "query_wait-h1-b1-dcp2", TAILS[1]])
 def test_a_rank_alone_is_refused_in_plain_words(slug: str) -> None:
     config = parse_slug(slug)
-    for run in (verify.verify, lambda one: bench.run([one])):
-        with pytest.raises(NotBuiltError, match=r"dcp: got 2; .* runs one rank alone"):
+    for run in (gpu.verify, lambda one: timing.run([one])):
+        with pytest.raises(ConfigError, match=r"dcp: got 2; .* runs one rank alone"):
             run(config)

@@ -10,11 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kgen import cli
-from kgen.codegen import compiler, disasm, schema
-from kgen.codegen.arch import TARGETS
-from kgen.codegen.disasm import Inspection
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.render import Source
 from kgen.codegen.errors import CompileError, KgenError
-from kgen.codegen.render import Source
+from kgen.codegen.inspection import disasm
+from kgen.codegen.inspection.disasm import Inspection
+from kgen.codegen.schema import families
+from kgen.codegen.targets import TARGETS
 
 pytestmark = pytest.mark.nvrtc
 
@@ -32,7 +34,7 @@ def kgen(*args: str) -> Result:
 
 
 def inspected(slug: str, arch: str) -> Inspection:
-    return disasm.inspect(schema.parse_slug(slug), arch)
+    return disasm.inspect(families.parse_slug(slug), arch)
 
 
 def count(counts: Counter[str] | None, *parts: str) -> int:
@@ -172,4 +174,4 @@ def test_what_is_no_cubin_is_refused(tools: None) -> None:
 def test_ptx_of_a_bad_source_fails_as_its_cubin_does() -> None:
     source = Source("bad.cu", "bad.cu.j2", "bad", 'extern "C" __global__ void bad() { x; }', ())
     with pytest.raises(CompileError, match=r'bad\.cu.*identifier "x"'):
-        compiler.ptx(source, "sm_90a")
+        nvrtc.ptx(source, "sm_90a")

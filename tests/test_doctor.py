@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
-from kgen.codegen import doctor, nvml
 from kgen.codegen.errors import DeviceError
+from kgen.codegen.inspection import doctor
+from kgen.codegen.runtime import nvml
 
 
 def broken() -> doctor.Details:

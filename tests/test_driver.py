@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kgen.codegen import driver
-from kgen.codegen.driver import Driver, LaunchAttribute, LaunchConfig
 from kgen.codegen.errors import DeviceError, DriverError
+from kgen.codegen.runtime import driver
+from kgen.codegen.runtime.driver import Driver, LaunchAttribute, LaunchConfig
 
 from .fakes import FakeCuda, context_of
 

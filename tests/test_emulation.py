@@ -16,10 +16,12 @@ from click.testing import CliRunner
 
 import kgen
 from kgen import cli
-from kgen.codegen import emulation, samples, schema, verify, verify_cpu
-from kgen.codegen.emulation import Emulation, emulate
-from kgen.codegen.errors import ArgumentError, ConfigError, EmulationError, NotBuiltError
-from kgen.codegen.render import render
+from kgen.codegen.compiler.render import render
+from kgen.codegen.emulator import kernel
+from kgen.codegen.emulator.kernel import Emulation, emulate
+from kgen.codegen.errors import ArgumentError, ConfigError, EmulationError
+from kgen.codegen.schema import families
+from kgen.codegen.verify import cpu, gpu, samples
 
 pytestmark = pytest.mark.cpu
 
@@ -38,7 +40,7 @@ def inputs() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("kernel", "fields"),
-    [(SLUG, {}), ("query_norm", {"batch": 3}), (schema.parse_slug(SLUG), {})],
+    [(SLUG, {}), ("query_norm", {"batch": 3}), (families.parse_slug(SLUG), {})],
     ids=["slug", "fields", "config"],
 )
 def test_a_kernel_is_named_in_three_ways(kernel: Any, fields: dict[str, Any]) -> None:
@@ -51,7 +53,7 @@ def test_fields_beside_a_whole_name_are_refused() -> None:
 
 
 def test_a_rank_alone_is_refused() -> None:
-    with pytest.raises(NotBuiltError, match="dcp: got 2; one rank alone would wait"):
+    with pytest.raises(ConfigError, match="dcp: got 2; one rank alone would wait"):
         emulate("query", heads=1, batch=1, dcp=2)
 
 
@@ -73,7 +75,7 @@ def test_ml_dtypes_are_the_same_bits(norm: Emulation) -> None:
 def test_fewer_rows(norm: Emulation) -> None:
     out = norm(**inputs(), num_rows=1)
     np.testing.assert_array_equal(out, norm(**inputs())[:1])
-    into = emulation.poisoned((3, 1536), 2)
+    into = kernel.poisoned((3, 1536), 2)
     norm(**inputs(), q_c=into, num_rows=0)
     assert (into == 0xFFFF).all()
 
@@ -101,7 +103,7 @@ def test_a_report_has_lines_a_seed_and_what_repeats_it(norm: Emulation) -> None:
     source = render(norm.plan)
     broken = replace(source, text=source.text.replace("__syncthreads();", ";"))
     with pytest.raises(EmulationError) as caught:
-        verify_cpu.trial(Emulation(norm.plan, broken), 6)
+        cpu.trial(Emulation(norm.plan, broken), 6)
     report = str(caught.value)
     line = source.text[: source.text.index("sum += sums[w]")].count("\n") + 1
     assert report.startswith(f"{SLUG}: CTA (")
@@ -116,7 +118,7 @@ def test_a_deadlock_says_who_waits_for_what_and_where() -> None:
     text = source.text.replace(expected, f"{expected} + 64")
     line = text[: text.index("mbarrier_wait(barrier, 0)")].count("\n") + 1
     with pytest.raises(EmulationError, match="deadlock:") as caught:
-        verify_cpu.trial(Emulation(made.plan, replace(source, text=text)), 0)
+        cpu.trial(Emulation(made.plan, replace(source, text=text)), 0)
     report = str(caught.value)
     assert "waits for the mbarrier at" in report
     lacks = "which lacks 0 arrivals and 64 bytes, as do 127 others"
@@ -124,10 +126,10 @@ def test_a_deadlock_says_who_waits_for_what_and_where() -> None:
 
 
 def test_verify_is_repeated_by_its_seed() -> None:
-    config = schema.parse_slug("gate-h1-b3")
-    first, again = (verify_cpu.verify(config, seed=4) for _ in range(2))
+    config = families.parse_slug("gate-h1-b3")
+    first, again = (cpu.verify(config, seed=4) for _ in range(2))
     assert first == again and first.right
-    held = [verify_cpu.run(emulate(config), _sample(config), seed) for seed in (4, 5)]
+    held = [cpu.run(emulate(config), _sample(config), seed) for seed in (4, 5)]
     np.testing.assert_array_equal(held[0]["out"], held[1]["out"])
 
 
@@ -147,10 +149,10 @@ def test_the_command() -> None:
 
 
 def test_the_command_fails_with_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(made: Emulation, sample: samples.Sample, seed: int) -> verify.Arrays:
+    def broken(made: Emulation, sample: samples.Sample, seed: int) -> gpu.Arrays:
         raise EmulationError("it deadlocks")
 
-    monkeypatch.setattr(verify_cpu, "run", broken)
+    monkeypatch.setattr(cpu, "run", broken)
     done = CliRunner().invoke(cli.kgen, ("verify", SLUG, "--cpu", "--seed", "3"))
     assert done.exit_code == 1 and "it deadlocks\n  again: kgen verify" in done.stderr
 

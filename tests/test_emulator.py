@@ -6,11 +6,12 @@ import zlib
 
 import pytest
 
-from kgen.codegen import schema, verify, verify_cpu
-from kgen.codegen.blueprint import Schedule
-from kgen.codegen.emulation import emulate
-from kgen.codegen.plan_front import schedule_of
-from kgen.codegen.plan_query import KPAIR, KSPLIT, ROWS
+from kgen.codegen.emulator.kernel import emulate
+from kgen.codegen.plan import Schedule
+from kgen.codegen.plan.index_front import schedule_of
+from kgen.codegen.plan.query import KPAIR, KSPLIT, ROWS
+from kgen.codegen.schema import families
+from kgen.codegen.verify import cpu, gpu
 
 from .data import inputs
 from .vectors import vector
@@ -34,7 +35,7 @@ def judge_vector(name: str, schedule: Schedule | None = None) -> None:
     family, fields, sample, expectations = vector(name)
     made = emulate(family, schedule=schedule, **fields)
     seed = zlib.crc32(f"{name} {made.plan.schedule}".encode())
-    verdicts = verify.check(made.plan, expectations, verify_cpu.run(made, sample, seed))
+    verdicts = gpu.check(made.plan, expectations, cpu.run(made, sample, seed))
     assert all(verdict.right for verdict in verdicts.values()), verdicts
     first = next(iter(verdicts.values()))
     assert first.share_exact >= 0.99, first  # 8x33 has a row with one flip in q_c
@@ -68,6 +69,6 @@ def test_front_vector_in_the_other_scheme(name: str) -> None:
 
 @pytest.mark.parametrize("slug", FRESH)
 def test_fresh_inputs(slug: str) -> None:
-    outcome = verify_cpu.verify(schema.parse_slug(slug), seed=zlib.crc32(slug.encode()))
+    outcome = cpu.verify(families.parse_slug(slug), seed=zlib.crc32(slug.encode()))
     assert outcome.right, outcome.text()
     assert outcome.arch == "sm_90a on the CPU" and outcome.launches >= 4

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import build as building
-from kgen.codegen import compiler
-from kgen.codegen import explain as module
+from kgen.codegen import build
 from kgen.codegen.build import build
-from kgen.codegen.cache import Cache
-from kgen.codegen.compiler import Cubin, Resources
-from kgen.codegen.explain import explain
+from kgen.codegen.cache.store import Cache
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.render import Source, render
+from kgen.codegen.inspection import explain
+from kgen.codegen.inspection.explain import explain
 from kgen.codegen.plan import Plan
-from kgen.codegen.render import Source, render
 from kgen.codegen.schema import Query, QueryNorm
 
 from .kernels import flip
@@ -29,7 +29,7 @@ def compile(source: Source, arch: str) -> Cubin:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    monkeypatch.setattr(compiler, "compile", compile)
+    monkeypatch.setattr(nvrtc, "compile", compile)
     return Cache(tmp_path / "cache")
 
 
@@ -54,8 +54,8 @@ def test_a_miss_without_neighbours(cache: Cache) -> None:
 
 def test_another_compiler(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     build(CONFIG, cache=cache)
-    here = compiler.nvrtc_build()
-    monkeypatch.setattr(compiler, "nvrtc_build", lambda: "13.9+new")
+    here = nvrtc.nvrtc_build()
+    monkeypatch.setattr(nvrtc, "nvrtc_build", lambda: "13.9+new")
     assert differing(cache) == {"nvrtc": ("13.9+new", here)}
 
 
@@ -78,9 +78,9 @@ def test_an_edited_header_and_one_more(cache: Cache, monkeypatch: pytest.MonkeyP
         (name, text), *rest = source.headers
         return dataclasses.replace(source, headers=((name, text + " "), *rest, ("z.cuh", "")))
 
-    monkeypatch.setattr(module, "render", edited)
+    monkeypatch.setattr(explain, "render", edited)
     found = differing(cache)
-    first, _ = render(building.plan(CONFIG)).headers[0]
+    first, _ = render(build.plan(CONFIG)).headers[0]
     assert set(found) == {f"header {first}", "header z.cuh"}
     assert found["header z.cuh"][1] == "none"
 
@@ -89,8 +89,8 @@ def test_options_in_another_order_are_shown_whole(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(CONFIG, cache=cache)
-    kept = compiler.options
-    monkeypatch.setattr(compiler, "options", lambda arch: tuple(reversed(kept(arch))))
+    kept = nvrtc.options
+    monkeypatch.setattr(nvrtc, "options", lambda arch: tuple(reversed(kept(arch))))
     (found,) = differing(cache).values()
     assert found == (" ".join(reversed(kept("sm_90a"))), " ".join(kept("sm_90a")))
 

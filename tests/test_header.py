@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import compiler
+from kgen.codegen.aot.c_header import files
+from kgen.codegen.aot.wheel import Label
 from kgen.codegen.build import Artifact, build
-from kgen.codegen.header import files
-from kgen.codegen.package import Label
+from kgen.codegen.compiler import nvrtc
 from kgen.codegen.plan import plan
 from kgen.codegen.schema import parse_slug
 
@@ -102,8 +102,8 @@ def artifacts() -> list[Artifact]:
     ]
 
 
-def _cubin(image: bytes, entry: str) -> compiler.Cubin:
-    return compiler.Cubin(image, entry, "sm_90a", "", compiler.Resources(32, 0, 0, 0, 0, 8), 0.0)
+def _cubin(image: bytes, entry: str) -> nvrtc.Cubin:
+    return nvrtc.Cubin(image, entry, "sm_90a", "", nvrtc.Resources(32, 0, 0, 0, 0, 8), 0.0)
 
 
 @pytest.mark.parametrize("language", [("gcc", "-std=c11"), ("g++", "-std=c++11", "-xc++")])

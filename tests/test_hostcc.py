@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import hostcc, upkeep
+from kgen.codegen.cache import maintenance
+from kgen.codegen.cache.store import HOST_FOLDER, Cache
+from kgen.codegen.emulator import toolchain
 from kgen.codegen.errors import DeviceError, EmulationError
-from kgen.codegen.store import HOST_FOLDER, Cache
 
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path / "cache"))
-    hostcc.host.cache_clear()
+    toolchain.host.cache_clear()
     yield tmp_path / "cache"
-    hostcc.host.cache_clear()
+    toolchain.host.cache_clear()
 
 
 def compiler(tmp_path: Path, says: str, code: int = 0) -> str:
@@ -37,7 +38,7 @@ def compiler(tmp_path: Path, says: str, code: int = 0) -> str:
 )
 def test_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
     monkeypatch.setenv("CXX", compiler(tmp_path, says))
-    assert hostcc.host().version == says
+    assert toolchain.host().version == says
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_refused(
 ) -> None:
     monkeypatch.setenv("CXX", compiler(tmp_path, says, code))
     with pytest.raises(DeviceError, match=message) as caught:
-        hostcc.host()
+        toolchain.host()
     assert "install g++ 12 or newer" in str(caught.value)
 
 
@@ -62,20 +63,20 @@ def test_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match=r"needs a C\+\+ compiler \(g\+\+: not found\): install"):
-        hostcc.host()
+        toolchain.host()
 
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(DeviceError, match="made for x86_64 and aarch64, not for riscv64"):
-        hostcc.host()
+        toolchain.host()
 
 
 def build(text: str) -> Path:
     def run(work: Path, output: Path) -> None:
-        hostcc.run(work, "-shared", "-fPIC", "-o", str(output), "one.cpp")
+        toolchain.run(work, "-shared", "-fPIC", "-o", str(output), "one.cpp")
 
-    return hostcc.library("test", [("one.cpp", text)], (), run)
+    return toolchain.library("test", [("one.cpp", text)], (), run)
 
 
 @pytest.mark.cpu
@@ -87,7 +88,7 @@ def test_a_library_is_built_once_and_cleared(own_cache: Path) -> None:
     assert first.parent == own_cache / HOST_FOLDER
     assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
     assert not [path for path in first.parent.iterdir() if path.suffix != ".so"]
-    assert upkeep.clear(Cache()) == 0
+    assert maintenance.clear(Cache()) == 0
     assert not first.parent.exists()
     assert build("int one = 1;") == first
 
@@ -106,6 +107,6 @@ def test_what_does_not_compile() -> None:
 
 
 def test_a_folder_that_others_can_write_is_not_used(own_cache: Path) -> None:
-    hostcc.folder().chmod(0o777)
+    toolchain.folder().chmod(0o777)
     with pytest.raises(DeviceError, match=r"writable by group or others .* are not run"):
-        hostcc.folder()
+        toolchain.folder()

@@ -15,11 +15,13 @@ from pathlib import Path
 import jinja2.meta
 import pytest
 
-from kgen.codegen import build, keys, render
-from kgen.codegen.cache import Cache
-from kgen.codegen.keys import combine, identity, key
+from kgen.codegen import build
+from kgen.codegen.cache import keys
+from kgen.codegen.cache.keys import combine, identity, key
+from kgen.codegen.cache.store import Cache
+from kgen.codegen.compiler import render
+from kgen.codegen.compiler.render import TEMPLATES, Source
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.render import TEMPLATES, Source
 from kgen.codegen.schema import VERSION, make, parse_slug
 
 from .configs import forms
@@ -195,7 +197,7 @@ def test_a_tree_elsewhere_or_through_a_symlink_hits_and_an_edit_rebuilds(tmp_pat
     origin, name = built(first)
     assert origin == "compiled"
     assert built(second) == built(tmp_path / "link") == ["cache", name]
-    header = second / "kgen" / "templates" / "types.cuh"
+    header = second / "kgen" / "templates" / "ptx/types.cuh"
     facts, text = header.stat(), header.read_text(encoding="utf-8")
     header.write_text(text[:-1] + " ", encoding="utf-8")
     os.utime(header, ns=(facts.st_atime_ns, facts.st_mtime_ns))

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kgen.codegen.errors import DriverError
-from kgen.codegen.launcher import Launcher
+from kgen.codegen.runtime.launcher import Launcher
 
 from . import fakes
 from .fakes import context_of, install

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kgen.codegen.errors import ConfigError, DeviceError, DriverError
-from kgen.codegen.loader import Loader
+from kgen.codegen.runtime.loader import Loader
 
 from . import fakes
 from .fakes import FakeCuda, context_of, install

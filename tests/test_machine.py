@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import machine
+from kgen.codegen.compiler import jobs
 
 GIB = 1 << 30
 
@@ -13,8 +13,8 @@ GIB = 1 << 30
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of 8 cores with 16 GiB free and no control groups."""
-    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(machine, "PROC", tmp_path)
+    monkeypatch.setattr(jobs, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(jobs, "PROC", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     write(tmp_path / "meminfo", f"MemTotal: 999 kB\nMemAvailable:   {16 * GIB // 1024} kB\n")
     return tmp_path
@@ -26,8 +26,8 @@ def write(path: Path, text: str) -> None:
 
 
 def test_without_groups_affinity_and_free_memory_count(fake: Path) -> None:
-    assert machine.cores() == 8
-    assert machine.memory() == 16 * GIB
+    assert jobs.cores() == 8
+    assert jobs.memory() == 16 * GIB
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ def test_without_groups_affinity_and_free_memory_count(fake: Path) -> None:
 def test_a_quota_of_version_2_counts(fake: Path, group: str, quota: str, cores: int) -> None:
     write(fake / "self" / "cgroup", "0::/user.slice/job\n")
     write(fake / "cgroup" / group / "cpu.max", quota)
-    assert machine.cores() == cores
+    assert jobs.cores() == cores
 
 
 def test_a_quota_of_version_1_counts(fake: Path) -> None:
     write(fake / "self" / "cgroup", "3:cpu,cpuacct:/docker/1\n2:memory:/docker/1\n0::/\n")
     write(fake / "cgroup" / "cpu,cpuacct" / "cpu.cfs_quota_us", "400000")
     write(fake / "cgroup" / "cpu,cpuacct" / "cpu.cfs_period_us", "200000")
-    assert machine.cores() == 2
+    assert jobs.cores() == 2
     write(fake / "cgroup" / "cpu,cpuacct" / "cpu.cfs_quota_us", "-1")
-    assert machine.cores() == 8
+    assert jobs.cores() == 8
 
 
 def test_the_tightest_memory_limit_counts(fake: Path) -> None:
@@ -56,18 +56,18 @@ def test_the_tightest_memory_limit_counts(fake: Path) -> None:
     write(fake / "cgroup" / "a" / "memory.current", str(3 * GIB))
     write(fake / "cgroup" / "a" / "b" / "memory.max", "max")
     write(fake / "cgroup" / "a" / "b" / "memory.current", str(2 * GIB))
-    assert machine.memory() == GIB
+    assert jobs.memory() == GIB
     write(fake / "cgroup" / "a" / "memory.current", str(5 * GIB))
-    assert machine.memory() == 0
+    assert jobs.memory() == 0
 
 
 def test_a_memory_limit_of_version_1_counts(fake: Path) -> None:
     write(fake / "self" / "cgroup", "2:memory:/docker/1\n")
     write(fake / "cgroup" / "memory" / "memory.limit_in_bytes", str(3 * GIB))
     write(fake / "cgroup" / "memory" / "memory.usage_in_bytes", str(GIB))
-    assert machine.memory() == 2 * GIB
+    assert jobs.memory() == 2 * GIB
 
 
 def test_this_machine_can_be_asked() -> None:
-    assert 1 <= machine.cores() <= len(os.sched_getaffinity(0))
-    assert machine.memory() > 0
+    assert 1 <= jobs.cores() <= len(os.sched_getaffinity(0))
+    assert jobs.memory() > 0

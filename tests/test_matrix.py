@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kgen.codegen import matrix, schema
 from kgen.codegen.errors import ConfigError
+from kgen.codegen.schema import families, matrix
 
-HEADS, BATCH, SCHEME = schema.options(schema.Query)[:3]
+HEADS, BATCH, SCHEME = families.options(families.Query)[:3]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgen.codegen.errors import ConfigError
-from kgen.codegen.matrix import select
-from kgen.codegen.schema import Config
+from kgen.codegen.schema import Config, select
 
 from . import packaged
 

@@ -8,11 +8,12 @@ from functools import cache
 
 import pytest
 
-from kgen.codegen import schema, verify_cpu
-from kgen.codegen.emulation import Emulation
+from kgen.codegen.compiler.render import Source, render
+from kgen.codegen.emulator.kernel import Emulation
 from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.render import Source, render
+from kgen.codegen.schema import families
+from kgen.codegen.verify import cpu
 
 from .mutations import KERNELS, MUTATIONS, Mutation
 
@@ -44,7 +45,7 @@ class Found:
 @cache
 def original(kernel: str) -> tuple[Plan, Source]:
     family, fields, schedule = KERNELS[kernel]
-    made = plan(schema.make(family, fields), "sm_90a", schedule)
+    made = plan(families.make(family, fields), "sm_90a", schedule)
     return made, render(made)
 
 
@@ -74,7 +75,7 @@ def run(made: Emulation) -> Found:
     """The first seed's trouble."""
     for seed in range(SEEDS):
         try:
-            _, verdicts = verify_cpu.trial(made, seed)
+            _, verdicts = cpu.trial(made, seed)
         except EmulationError as error:
             return Found(report=str(error), seed=seed)
         wrong = [name for name, verdict in verdicts.items() if not verdict.right]

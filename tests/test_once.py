@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import once
+from kgen.codegen.cache import turn
 
 COUNT = 8
 RACE = Path(__file__).with_name("race.py")
@@ -112,7 +112,7 @@ def test_turns_follow_one_another(tmp_path: Path) -> None:
     most: list[int] = []
 
     def work() -> None:
-        with once.turn(tmp_path / "lock"):
+        with turn.turn(tmp_path / "lock"):
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.02)
@@ -136,7 +136,7 @@ def test_without_locks_nobody_waits(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     began = time.monotonic()
-    with once.turn(tmp_path / "lock"), once.turn(tmp_path / "lock"):
+    with turn.turn(tmp_path / "lock"), turn.turn(tmp_path / "lock"):
         assert time.monotonic() - began < 1
     assert list(tmp_path.iterdir()) == []
 
@@ -144,7 +144,7 @@ def test_without_locks_nobody_waits(
 def test_a_file_that_a_killed_process_left_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("")
     began = time.monotonic()
-    with once.turn(tmp_path / "lock"):
+    with turn.turn(tmp_path / "lock"):
         assert time.monotonic() - began < 1
     assert list(tmp_path.iterdir()) == []
 
@@ -152,25 +152,25 @@ def test_a_file_that_a_killed_process_left_is_no_lock(tmp_path: Path) -> None:
 def test_a_living_holder_is_waited_for_and_a_silent_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(once, "BEAT", 0.05)
-    monkeypatch.setattr(once, "STALE", 0.4)
+    monkeypatch.setattr(turn, "BEAT", 0.05)
+    monkeypatch.setattr(turn, "STALE", 0.4)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with once.turn(tmp_path / "lock"):
+        with turn.turn(tmp_path / "lock"):
             held.set()
             done.wait(20)
 
     holder = threading.Thread(target=hold)
     holder.start()
     assert held.wait(20)
-    monkeypatch.setattr(once, "LIMIT", 1.0)
+    monkeypatch.setattr(turn, "LIMIT", 1.0)
     began = time.monotonic()
-    with once.turn(tmp_path / "lock"):
+    with turn.turn(tmp_path / "lock"):
         assert 0.9 < time.monotonic() - began < 3, "it beats: waited for up to the limit"
     monkeypatch.setattr(os, "utime", lambda *_args: None)
     began = time.monotonic()
-    with once.turn(tmp_path / "lock"):
+    with turn.turn(tmp_path / "lock"):
         assert time.monotonic() - began < 0.9, "it is silent"
     done.set()
     holder.join()

@@ -7,13 +7,14 @@ import ctypes
 import numpy as np
 import pytest
 
-from kgen.codegen import mailbox_shape, schema
-from kgen.codegen.compiler import compile
+from kgen.codegen.compiler.nvrtc import compile
+from kgen.codegen.compiler.render import render
+from kgen.codegen.dcp import layout
+from kgen.codegen.dcp.mailboxes import Mailboxes
+from kgen.codegen.dcp.watchdog import BOXES, Overdue
 from kgen.codegen.errors import ConfigError
-from kgen.codegen.mailboxes import Mailboxes, Overdue
-from kgen.codegen.overdue import BOXES
 from kgen.codegen.plan import plan
-from kgen.codegen.render import render
+from kgen.codegen.schema import families
 
 SLUGS = (
     *("query-h8-b8-dcp2-watchdog50", "query-h8-b16-dcp2-dsa-watchdog50"),
@@ -23,7 +24,7 @@ SLUGS = (
 
 
 def boxes() -> Mailboxes:
-    shape = mailbox_shape.Shape(2, 1, 4)
+    shape = layout.Shape(2, 1, 4)
     memory = np.empty(shape.nbytes + 128, np.uint8)
     start = -memory.ctypes.data % 128
     return Mailboxes(1, shape, memory=memory[start : start + shape.nbytes], library=np)
@@ -31,7 +32,7 @@ def boxes() -> Mailboxes:
 
 def report(box: Mailboxes, *words: int) -> None:
     """What a kernel stores at the address that it was given."""
-    plain = plan(schema.parse_slug("query_wait-h1-b4-dcp2-watchdog50"))
+    plain = plan(families.parse_slug("query_wait-h1-b4-dcp2-watchdog50"))
     address = box.arguments(type("Kernel", (), {"plan": plain}), 0)["report"]
     (ctypes.c_uint32 * 4).from_address(address)[:] = words
 
@@ -51,7 +52,7 @@ def test_the_word_that_never_came_is_named(number: int) -> None:
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a"])
 @pytest.mark.parametrize("slug", SLUGS)
 def test_kernels_with_a_watchdog_compile_without_spills(slug: str, arch: str) -> None:
-    source = render(plan(schema.parse_slug(slug), arch))
+    source = render(plan(families.parse_slug(slug), arch))
     assert "params.report" in source.text
     made = compile(source, arch)
     assert made.resources.spill_stores == made.resources.spill_loads == 0
@@ -59,6 +60,6 @@ def test_kernels_with_a_watchdog_compile_without_spills(slug: str, arch: str) ->
 
 def test_a_watchdog_needs_a_poll() -> None:
     with pytest.raises(ConfigError, match="watchdog needs dcp and poll"):
-        schema.make("query", {"heads": 1, "batch": 1, "watchdog": 5})
+        families.make("query", {"heads": 1, "batch": 1, "watchdog": 5})
     with pytest.raises(ConfigError, match="watchdog"):
-        schema.make("query_wait", {"heads": 1, "batch": 1, "dcp": 2, "watchdog": -1})
+        families.make("query_wait", {"heads": 1, "batch": 1, "dcp": 2, "watchdog": -1})

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import compiler, packages
+from kgen.codegen.aot.wheel import Label
 from kgen.codegen.build import build
+from kgen.codegen.cache import installed
+from kgen.codegen.compiler import nvrtc
 from kgen.codegen.errors import ConfigError
-from kgen.codegen.package import Label
 from kgen.codegen.plan import plan
 from kgen.codegen.schema import parse_slug
 
@@ -52,7 +53,7 @@ def test_an_installed_package_does_not_flow_into_the_next(
     site = packaged.install(wheel, tmp_path / "site")
     packaged.edit(site, lambda m: [each.update(log="from the old one") for each in m["kernels"]])
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(packages, "installed", packages.search)
+    monkeypatch.setattr(installed, "installed", installed.search)
     assert build(parse_slug(packaged.SLUGS[0])).cubin.log == "from the old one"
     assert packaged.package(tmp_path / "dist").read_bytes() == wheel.read_bytes()
 
@@ -77,7 +78,7 @@ def test_the_wheel_holds_what_it_records(wheel: Path) -> None:
 def test_the_manifest_says_all_of_each_kernel(wheel: Path) -> None:
     files = members(wheel)
     manifest = json.loads(files[f"{MODULE}/manifest.json"])
-    assert (manifest["kgen"], manifest["nvrtc"]) == ("0.1.0", compiler.nvrtc_build())
+    assert (manifest["kgen"], manifest["nvrtc"]) == ("0.1.0", nvrtc.nvrtc_build())
     names = [(each["config"], each["arch"]) for each in manifest["kernels"]]
     assert names == sorted((slug, arch) for slug in packaged.SLUGS for arch in packaged.ARCHS)
     for each in manifest["kernels"]:
@@ -134,7 +135,7 @@ def test_names_are_normalised(version: str) -> None:
 def test_layouts_are_told_apart() -> None:
     layouts: dict[str, Any] = {}
     for slug in ("query-h8-b8", "query-h8-b8-dsa", "query-h6-b1", "value-h8-b8", "gate-h8-b8"):
-        data = packages.layout(plan(parse_slug(slug)).params)
-        layouts.setdefault(packages.layout_hash(data), []).append(slug)
+        data = installed.layout(plan(parse_slug(slug)).params)
+        layouts.setdefault(installed.layout_hash(data), []).append(slug)
     assert next(iter(layouts.values())) == ["query-h8-b8", "query-h6-b1"]
     assert len(layouts) == 4

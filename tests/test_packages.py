@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import build as module
-from kgen.codegen import compiler, packages
+from kgen.codegen import build
 from kgen.codegen.build import build
-from kgen.codegen.cache import Cache
-from kgen.codegen.compiler import Cubin, Resources
+from kgen.codegen.cache import installed
+from kgen.codegen.cache.store import Cache
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.render import Source
 from kgen.codegen.errors import CacheWarning, CompileError, ConfigError
-from kgen.codegen.render import Source
 from kgen.codegen.schema import Query, QueryNorm
 
 from . import packaged
@@ -42,7 +43,7 @@ def site(installed: Path, tmp_path: Path, monkeypatch: PATCH) -> Path:
     copy = tmp_path / "site"
     shutil.copytree(installed, copy)
     monkeypatch.syspath_prepend(copy)
-    monkeypatch.setattr(packages, "installed", packages.search)
+    monkeypatch.setattr(installed, "installed", installed.search)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path / "cache"))
     return copy
 
@@ -56,7 +57,7 @@ def compiled(monkeypatch: PATCH) -> list[str]:
         archs.append(arch)
         return Cubin(b"compiled", source.entry, arch, "", Resources(1, 0, 0, 0, 0, 8), 0.1)
 
-    monkeypatch.setattr(compiler, "compile", compile)
+    monkeypatch.setattr(nvrtc, "compile", compile)
     return archs
 
 
@@ -148,7 +149,7 @@ def test_without_nvrtc_packages_serve_and_a_miss_is_a_miss(site: Path, monkeypat
     def absent() -> str:
         raise CompileError("NVRTC was not found")
 
-    monkeypatch.setattr(compiler, "nvrtc_build", absent)
+    monkeypatch.setattr(nvrtc, "nvrtc_build", absent)
     monkeypatch.setenv("KGEN_JIT", "0")
     assert build(CONFIG).origin == "package"
     with pytest.raises(ConfigError, match=r"KGEN_JIT: got '0'; query_norm-b9 for sm_90a"):
@@ -221,13 +222,13 @@ def test_a_kernel_with_damaged_facts_is_not_used(site: Path, compiled: list[str]
 def test_an_edited_template_makes_the_package_stale(
     site: Path, compiled: list[str], monkeypatch: PATCH
 ) -> None:
-    render = module.render
+    render = build.render
 
     def edited(plan: Any) -> Source:
         source = render(plan)
         return dataclasses.replace(source, headers=(*source.headers, ("new.cuh", "// new\n")))
 
-    monkeypatch.setattr(module, "render", edited)
+    monkeypatch.setattr(build, "render", edited)
     assert "was built from another source" in unused(site)
 
 
@@ -241,10 +242,10 @@ def test_a_damaged_package_leaves_another_its_kernels(
     site: Path, tmp_path: Path, compiled: list[str], monkeypatch: PATCH
 ) -> None:
     wheel = packaged.package(tmp_path / "dist", "--name", "kgen-more", slugs=("query_norm-b8",))
-    monkeypatch.setattr(packages, "_said", set())
+    monkeypatch.setattr(installed, "_said", set())
     packaged.install(wheel, tmp_path / "more")
     monkeypatch.syspath_prepend(tmp_path / "more")
-    assert [package.name for package in packages.search()] == ["kgen-cubins", "kgen-more"]
+    assert [package.name for package in installed.search()] == ["kgen-cubins", "kgen-more"]
     (site / CUBIN).write_bytes(b"damaged")
     with pytest.warns(CacheWarning, match="is damaged"):
         built = build(CONFIG)
@@ -253,6 +254,6 @@ def test_a_damaged_package_leaves_another_its_kernels(
 
 def test_many_kernels_are_held_in_one_line(site: Path) -> None:
     kernels = {(f"query_norm-b{n}", "sm_90a"): {} for n in range(1, 11)}
-    many = packages.Package("many", "1", site, kernels)
-    (line,) = packages.holdings([many])
+    many = installed.Package("many", "1", site, kernels)
+    (line,) = installed.holdings([many])
     assert line.startswith("many 1: query_norm-b1, ") and line.endswith("b8 and 2 more, for sm_90a")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import judge, reference
-from kgen.codegen.reference import from_bf16, from_e4m3, to_bf16, to_e4m3
+from kgen.codegen.reference import query
+from kgen.codegen.reference.formats import from_bf16, from_e4m3, to_bf16, to_e4m3
+from kgen.codegen.verify import tolerance
 
 from .conftest import DATA
 from .data import inputs
@@ -23,16 +24,16 @@ def stored() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def run(options: dict[str, Any], given: dict[str, Any]) -> reference.QueryOutputs:
+def run(options: dict[str, Any], given: dict[str, Any]) -> query.QueryOutputs:
     names = ("w_qa", "w_kva", "w_qb", "w_uk", "q_scale_inv", "k_scale", "eps")
     forms = {name: value for name, value in options.items() if name not in ("heads", "batch")}
-    return reference.query(given["qkv"], **{name: given[name] for name in names}, **forms)
+    return query.query(given["qkv"], **{name: given[name] for name in names}, **forms)
 
 
 def right(got: np.ndarray, want: np.ndarray) -> bool:
     """By the rule, and with all but 9e-4 of the values exact: the rule alone lets a scale that is
     a few percent off pass."""
-    verdict = judge.close(got, want)
+    verdict = tolerance.close(got, want)
     return verdict.right and verdict.share_exact >= 1 - 9e-4
 
 
@@ -46,10 +47,10 @@ def test_vector(name: str) -> None:
     out = run(options, given)
     want = {key.rpartition("/")[2]: stored()[key] for key in stored() if key.startswith(f"{name}/")}
     rows = out.rows[given["slots"] >= 0]
-    assert judge.exact(rows, want.pop("rows")).right
+    assert tolerance.exact(rows, want.pop("rows")).right
     assert right(out.query, want.pop("query"))
     for left, bits in want.items():
-        assert judge.exact(getattr(out, left), bits).right, left
+        assert tolerance.exact(getattr(out, left), bits).right, left
 
 
 def test_a_wrong_scale_or_weight_is_noticed() -> None:

@@ -12,12 +12,10 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from kgen.codegen import compiler
-from kgen.codegen import render as module
+from kgen.codegen.compiler import nvrtc, render
+from kgen.codegen.compiler.render import TEMPLATES, Source, environment, headers, render
 from kgen.codegen.errors import CompileError, RenderError
-from kgen.codegen.params import Field
-from kgen.codegen.plan import Plan, plan
-from kgen.codegen.render import TEMPLATES, Source, environment, headers, render
+from kgen.codegen.plan import Field, Plan, plan
 from kgen.codegen.schema import Query
 
 from .configs import forms
@@ -93,7 +91,7 @@ def test_a_source_carries_all_its_headers_and_only_kgens() -> None:
 
 def test_headers_follow_includes(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"a.cuh": '#include "b.cuh"\nA', "b.cuh": '#include "a.cuh"\nB', "c.cuh": "C"}
-    monkeypatch.setattr(module, "_header", files.__getitem__)
+    monkeypatch.setattr(render, "_header", files.__getitem__)
     assert headers('x\n#include "a.cuh"\n') == (
         ("a.cuh", files["a.cuh"]),
         ("b.cuh", files["b.cuh"]),
@@ -124,7 +122,7 @@ def _layout(made: Plan, fields: tuple[Field, ...], size: int) -> Source:
     for array in made.params.arrays:
         lines.append(f"static_assert(sizeof(*Params{{}}.{array.name}) == {array.itemsize});")
     lines.append(f"static_assert(sizeof(Params) == {size});")
-    types = dict(source.headers)["types.cuh"].replace("#pragma once", "")
+    types = dict(source.headers)["ptx/types.cuh"].replace("#pragma once", "")
     kernel = 'extern "C" __global__ void k(const __grid_constant__ Params params) {}\n'
     text = "\n".join((types, _struct(source), *lines, kernel))
     return Source("layout.cu", made.template, "k", text, ())
@@ -134,7 +132,7 @@ def _layout(made: Plan, fields: tuple[Field, ...], size: int) -> Source:
 def test_the_struct_lies_in_memory_as_the_host_packs_it() -> None:
     planned = {_struct(render(made)): made for made in forms()}
     for made in planned.values():
-        compiler.compile(_layout(made, made.params.fields, made.params.size), "sm_90a")
+        nvrtc.compile(_layout(made, made.params.fields, made.params.size), "sm_90a")
 
 
 @pytest.mark.nvrtc
@@ -148,7 +146,7 @@ def test_the_struct_lies_in_memory_as_the_host_packs_it() -> None:
 )
 def test_another_layout_is_noticed(change: Change) -> None:
     with pytest.raises(CompileError, match="static assertion failed"):
-        compiler.compile(_layout(ROWS, change(ROWS.params.fields), ROWS.params.size), "sm_90a")
+        nvrtc.compile(_layout(ROWS, change(ROWS.params.fields), ROWS.params.size), "sm_90a")
 
 
 def test_packing_puts_every_value_in_its_place() -> None:
@@ -162,7 +160,7 @@ def test_packing_puts_every_value_in_its_place() -> None:
 @pytest.fixture
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in the place of kgen's templates."""
-    monkeypatch.setattr(module, "TEMPLATES", tmp_path)
+    monkeypatch.setattr(render, "TEMPLATES", tmp_path)
     environment.cache_clear()
     yield tmp_path
     environment.cache_clear()

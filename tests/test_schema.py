@@ -8,22 +8,21 @@ import pytest
 from hypothesis import given
 from pydantic import ValidationError
 
-from kgen.codegen import schema
 from kgen.codegen.errors import ConfigError
-from kgen.codegen.schema import Config, Query, make, options, parse_slug
+from kgen.codegen.schema import Config, Query, families, make, options, parse_slug
 
 from .configs import legal
 
 BASE = {"heads": 8, "batch": 64}
-OPTIONS = [(kernel, option) for kernel, m in schema.KERNELS.items() for option in options(m)]
+OPTIONS = [(kernel, option) for kernel, m in families.KERNELS.items() for option in options(m)]
 IDS = [f"{kernel}-{option.name}" for kernel, option in OPTIONS]
 
 
 def required(kernel: str) -> dict[str, Any]:
-    return {o.name: o.low for o in options(schema.KERNELS[kernel]) if o.required}
+    return {o.name: o.low for o in options(families.KERNELS[kernel]) if o.required}
 
 
-def wrong_values(option: schema.Option) -> tuple[Any, ...]:
+def wrong_values(option: families.Option) -> tuple[Any, ...]:
     """Values near to right ones that a strict field refuses."""
     if option.choices:
         return (option.choices[0].upper(), option.choices[0].encode(), "", 0, None, True)
@@ -35,7 +34,7 @@ def wrong_values(option: schema.Option) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("kernel", "option"), OPTIONS, ids=IDS)
 def test_a_wrong_value_names_field_value_and_what_is_allowed(
-    kernel: str, option: schema.Option
+    kernel: str, option: families.Option
 ) -> None:
     for value in wrong_values(option):
         with pytest.raises(ConfigError) as caught:
@@ -45,7 +44,7 @@ def test_a_wrong_value_names_field_value_and_what_is_allowed(
 
 @pytest.mark.parametrize(("kernel", "option"), OPTIONS, ids=IDS)
 def test_every_field_has_bounds_or_choices_and_a_meaning(
-    kernel: str, option: schema.Option
+    kernel: str, option: families.Option
 ) -> None:
     assert option.doc
     assert option.choices or option.type is bool or None not in (option.low, option.high)
@@ -120,7 +119,7 @@ def test_what_the_rules_allow(fields: dict[str, Any]) -> None:
 @given(legal())
 def test_a_slug_reads_back(config: Config) -> None:
     assert parse_slug(config.slug) == config
-    assert schema.is_slug(config.slug)
+    assert families.is_slug(config.slug)
 
 
 @given(legal())
@@ -164,9 +163,9 @@ def test_a_configuration_is_frozen_and_hashable() -> None:
 
 
 def test_json_schema_has_every_field_bound_and_rule() -> None:
-    document = schema.json_schema()["kernels"]
-    assert set(document) == set(schema.KERNELS)
-    for kernel, model in schema.KERNELS.items():
+    document = families.json_schema()["kernels"]
+    assert set(document) == set(families.KERNELS)
+    for kernel, model in families.KERNELS.items():
         properties = document[kernel]["properties"]
         assert list(properties) == [option.name for option in options(model)]
         assert document[kernel]["rules"] == [rule.text for rule in model.rules]

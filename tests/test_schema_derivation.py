@@ -10,15 +10,14 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from kgen import cli
-from kgen.codegen import plan as planning
-from kgen.codegen import schema
-from kgen.codegen.cache import key
-from kgen.codegen.command import config_params
-from kgen.codegen.matrix import select
-from kgen.codegen.render import render
+from kgen.codegen.cache.keys import key
+from kgen.codegen.commands.base import config_params
+from kgen.codegen.compiler.render import render
+from kgen.codegen.plan import planner
+from kgen.codegen.schema import families, select
 
 
-class Grown(schema.Query):
+class Grown(families.Query):
     """The query family with one field more."""
 
     knob: Annotated[int, Field(ge=0, le=9, description="turns something")] = 0
@@ -26,9 +25,9 @@ class Grown(schema.Query):
 
 @pytest.fixture(autouse=True)
 def grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(schema.KERNELS, "query", Grown)
-    planner = planning._PLANNERS[schema.Query]
-    monkeypatch.setitem(planning._PLANNERS, Grown, planner)
+    monkeypatch.setitem(families.KERNELS, "query", Grown)
+    planner = planner._PLANNERS[families.Query]
+    monkeypatch.setitem(planner._PLANNERS, Grown, planner)
 
 
 def run(*args: str) -> str:
@@ -54,14 +53,14 @@ def test_docs_table() -> None:
 
 
 def test_slug() -> None:
-    config = schema.make("query", {"heads": 8, "batch": 64, "knob": 3})
+    config = families.make("query", {"heads": 8, "batch": 64, "knob": 3})
     assert config.slug == "query-h8-b64-knob3"
-    assert schema.parse_slug(config.slug) == config
+    assert families.parse_slug(config.slug) == config
 
 
 def test_plan() -> None:
-    config = schema.parse_slug("query-h8-b64-knob3")
-    made = planning.plan(config)
+    config = families.parse_slug("query-h8-b64-knob3")
+    made = planner.plan(config)
     assert made.config == config and made.context["slug"] == config.slug
     data, *_ = json.loads(run("plan", "--heads", "8", "--batch", "64", "--knob", "3", "--json"))
     assert data["config"]["knob"] == 3 and data["slug"] == config.slug
@@ -77,8 +76,8 @@ def test_matrix() -> None:
 
 
 def key_of(**fields: int) -> str:
-    config = schema.make("query", {"heads": 8, "batch": 64, **fields})
-    return key(render(planning.plan(config)), "sm_90a", (), "13")
+    config = families.make("query", {"heads": 8, "batch": 64, **fields})
+    return key(render(planner.plan(config)), "sm_90a", (), "13")
 
 
 def test_cache_key() -> None:
@@ -87,7 +86,7 @@ def test_cache_key() -> None:
 
 
 def test_what_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(planning.NOT_BUILT, Grown, ("knob",))
+    monkeypatch.setitem(planner.NOT_BUILT, Grown, ("knob",))
     result = CliRunner().invoke(cli.kgen, ("plan", "--heads", "8", "--batch", "64", "--knob", "1"))
     assert result.exit_code == 2 and "knob: got 1; not built yet" in result.stderr
 

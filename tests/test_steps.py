@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import kgen
-from kgen.codegen import matrix, steps, value_bmm
 from kgen.codegen.errors import ConfigError
-from kgen.codegen.value_bmm import Measured
+from kgen.codegen.schema import Measured, matrix, steps, value_bmm
 
 from .test_benchmarks import load
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import store
-from kgen.codegen.store import DAY, Cache, Entry, Problem
+from kgen.codegen.cache import store
+from kgen.codegen.cache.store import DAY, Cache, Entry, Problem
 
 from .kernels import IMAGE, OPTIONS, flip, meta, named, put
 

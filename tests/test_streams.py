@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import streams
-from kgen.codegen.arrays import FOREIGN, Library
 from kgen.codegen.errors import ArgumentError
+from kgen.codegen.runtime import streams
+from kgen.codegen.runtime.arrays import FOREIGN, Library
 
 
 def library(name: str, stream: int) -> Any:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kgen.codegen import cache as caches
+from kgen.codegen.cache import lookup
+from kgen.codegen.cache.store import Cache, Entry, Problem
 from kgen.codegen.errors import CacheWarning
-from kgen.codegen.store import Cache, Entry, Problem
 
 from .kernels import named, put
 
@@ -75,7 +75,7 @@ def check(cache: Cache, path: Path, text: str, monkeypatch: pytest.MonkeyPatch) 
     assert re.search(text, found.text)
     assert "KGEN_CACHE_TRUST=any" in found.remedy
     with pytest.warns(CacheWarning, match=re.escape(str(path))) as caught:
-        assert [caches.find(KEY, (cache,)) for _ in range(3)] == [None] * 3
+        assert [lookup.find(KEY, (cache,)) for _ in range(3)] == [None] * 3
     assert len(caught) == 1
     monkeypatch.setenv("KGEN_CACHE_TRUST", "any")
     assert isinstance(cache.get(KEY), Entry)
@@ -126,9 +126,9 @@ def test_an_untrusted_cache_is_not_written_either(
 ) -> None:
     spoil(cache.root)
     with pytest.warns(CacheWarning) as caught:
-        assert caches.find(named(1).key, (cache,)) is None
-        with caches.turn(named(1).key, cache):
-            assert caches.store(cache, named(1).key, b"", {}) is None
+        assert lookup.find(named(1).key, (cache,)) is None
+        with lookup.turn(named(1).key, cache):
+            assert lookup.store(cache, named(1).key, b"", {}) is None
     assert len(caught) == 1
     assert [each.name for each in cache.root.iterdir()] == [KEY]
 

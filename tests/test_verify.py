@@ -12,10 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
-from kgen.codegen import nvml, reference, samples, schema, verify
-from kgen.codegen.errors import DeviceError, NotBuiltError
+from kgen.codegen.errors import ConfigError, DeviceError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.samples import Arrays, Sample
+from kgen.codegen.reference import query
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
+from kgen.codegen.verify import gpu, samples
+from kgen.codegen.verify.samples import Arrays, Sample
 
 FORMS = ("", "-dsa", "-dsa-fp8", "-dsa-fp8-nvfp4", "-dsa-no_store_qc")
 Run = Callable[..., Arrays]
@@ -28,16 +31,16 @@ SLUGS = (
 )
 
 
-def sampled(slug: str) -> tuple[Plan, Sample, list[verify.Expected]]:
-    config = schema.parse_slug(slug)
-    family = verify.FAMILIES[config.kernel]
+def sampled(slug: str) -> tuple[Plan, Sample, list[gpu.Expected]]:
+    config = families.parse_slug(slug)
+    family = gpu.FAMILIES[config.kernel]
     sample = family.sample(config, np.random.default_rng(7))
     return plan(config), sample, list(family.expect(config, sample))
 
 
-def ideal(made: Plan, sample: Sample, expectations: list[verify.Expected]) -> Arrays:
+def ideal(made: Plan, sample: Sample, expectations: list[gpu.Expected]) -> Arrays:
     """The outputs of a kernel that rounds as the reference does."""
-    held = verify.poisoned(made, sample)
+    held = gpu.poisoned(made, sample)
     for want in expectations:
         want.view(held[want.array])[want.index] = want.want
     return held
@@ -46,7 +49,7 @@ def ideal(made: Plan, sample: Sample, expectations: list[verify.Expected]) -> Ar
 @pytest.mark.parametrize("slug", SLUGS)
 def test_the_reference_is_right(slug: str) -> None:
     made, sample, expectations = sampled(slug)
-    verdicts = verify.check(made, expectations, ideal(made, sample, expectations))
+    verdicts = gpu.check(made, expectations, ideal(made, sample, expectations))
     assert all(verdict.right and verdict.share_exact == 1 for verdict in verdicts.values())
     outputs = [array for array in made.params.arrays if array.role != "in"]
     judged = {want.array for want in expectations}
@@ -57,7 +60,7 @@ def test_the_reference_is_right(slug: str) -> None:
 @pytest.mark.parametrize("slug", SLUGS)
 def test_nothing_done_is_wrong(slug: str) -> None:
     made, sample, expectations = sampled(slug)
-    verdicts = verify.check(made, expectations, verify.poisoned(made, sample))
+    verdicts = gpu.check(made, expectations, gpu.poisoned(made, sample))
     assert verdicts.pop("elsewhere").right
     assert verdicts and not any(verdict.right for verdict in verdicts.values())
 
@@ -109,7 +112,7 @@ def test_each_fault_is_found(slug: str, spoil: Callable[[Arrays, Sample], None],
     made, sample, expectations = sampled(slug)
     held = ideal(made, sample, expectations)
     spoil(held, sample)
-    verdicts = verify.check(made, expectations, held)
+    verdicts = gpu.check(made, expectations, held)
     assert [key for key, verdict in verdicts.items() if not verdict.right] == [name]
 
 
@@ -153,7 +156,7 @@ def wrong_after(slug: str, spoil: Callable[[Arrays, Sample], None]) -> list[str]
     made, sample, expectations = sampled(slug)
     held = ideal(made, sample, expectations)
     spoil(held, sample)
-    verdicts = verify.check(made, expectations, held)
+    verdicts = gpu.check(made, expectations, held)
     return [key for key, verdict in verdicts.items() if not verdict.right]
 
 
@@ -204,11 +207,11 @@ def test_each_fault_of_the_front_is_found(
     assert wrong_after(f"index_front-b9{form}", spoil) == [name]
 
 
-def front_of(sample: Sample, **options: Any) -> reference.FrontOutputs:
+def front_of(sample: Sample, **options: Any) -> query.FrontOutputs:
     given = {name: sample.arrays[name] for name in ("wq_b", "w_qa", "norm_w", "norm_b")}
     rows = sample.arrays["projected"][sample.live]
-    values = reference.front_values(rows, **given, **sample.scalars)
-    return reference.front_outputs(values, **options)
+    values = query.front_values(rows, **given, **sample.scalars)
+    return query.front_outputs(values, **options)
 
 
 @pytest.mark.parametrize("nudge", [1, -1])
@@ -224,17 +227,17 @@ def test_a_scale_may_flip_only_where_the_largest_is_at_a_power(nudge: int, fp4: 
         held["q_out"][sample.live] = flipped.q_out
         scales = "q_scale" if fp4 else "w_out"
         held[scales][sample.live] = getattr(flipped, scales)
-        verdicts = verify.check(made, expectations, held)
+        verdicts = gpu.check(made, expectations, held)
         judged = (verdicts["queries"], verdicts["query scales" if fp4 else "head weights"])
         assert judged[1].right is right and (judged[0].right or not right)
         assert verdicts["elsewhere"].right
 
 
 def test_samples_of_gates_hold_the_edges() -> None:
-    sample = samples.value(schema.Value(heads=2, batch=8, q=2), np.random.default_rng(1))
+    sample = samples.value(families.Value(heads=2, batch=8, q=2), np.random.default_rng(1))
     lengths, gates = sample.arrays["lengths"], sample.view("gate")
     empty = np.repeat(lengths <= 0, 2)
-    values = reference.from_bf16(gates)
+    values = query.from_bf16(gates)
     assert (lengths[sample.live[::2] // 2] <= 0).any() and (lengths > 0).any()
     assert not np.isfinite(values[empty]).any()
     live = values[np.setdiff1d(sample.live, np.flatnonzero(empty))]
@@ -243,7 +246,7 @@ def test_samples_of_gates_hold_the_edges() -> None:
 
 
 def test_samples_of_the_front_differ_in_layout() -> None:
-    config = schema.IndexFront(batch=8)
+    config = families.IndexFront(batch=8)
     made = [samples.index_front(config, np.random.default_rng(seed)) for seed in range(12)]
     orders = {sample.scalars["key"] < sample.scalars["weight"] for sample in made}
     assert orders == {True, False}
@@ -268,7 +271,7 @@ def test_launches_are_full_once_and_a_row_apart(batch: int) -> None:
 
 
 def test_samples_hold_the_edges() -> None:
-    sample = samples.query(schema.Query(heads=1, batch=16), np.random.default_rng(3))
+    sample = samples.query(families.Query(heads=1, batch=16), np.random.default_rng(3))
     slots, qkv = sample.arrays["slots"], sample.arrays["qkv"]
     live = qkv[sample.live, :2112]
     assert (slots[sample.live] < 0).any() and len(set(slots[slots >= 0])) == (slots >= 0).sum()
@@ -279,32 +282,32 @@ def test_samples_hold_the_edges() -> None:
 
 
 def test_a_seed_repeats_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = schema.Query(heads=1, batch=2)
+    config = families.Query(heads=1, batch=2)
     seen: list[np.ndarray] = []
 
     def run(_: object, sample: Sample) -> Arrays:
         seen.append(sample.arrays["qkv"])
         made = plan(config)
-        expectations = list(verify.FAMILIES["query"].expect(config, sample))
+        expectations = list(gpu.FAMILIES["query"].expect(config, sample))
         return ideal(made, sample, expectations)
 
     fake(monkeypatch, config, run)
-    one, two, three = (verify.verify(config, seed=seed, rounds=2) for seed in (5, 5, None))
+    one, two, three = (gpu.verify(config, seed=seed, rounds=2) for seed in (5, 5, None))
     assert one.right and one.seed == two.seed == 5 and three.seed != 5
     assert one == two and (seen[0] == seen[2]).all() and (seen[1] == seen[3]).all()
     assert not np.array_equal(seen[0], seen[1]) and not np.array_equal(seen[0], seen[4])
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, config: schema.Config, run: Run) -> None:
+def fake(monkeypatch: pytest.MonkeyPatch, config: families.Config, run: Run) -> None:
     """A GPU is here, and kernels leave what ``run`` says."""
     monkeypatch.setattr(nvml, "require", lambda: None)
-    monkeypatch.setattr(verify, "kernel", lambda *_: SimpleNamespace(plan=plan(config)))
-    monkeypatch.setattr(verify, "run", run)
+    monkeypatch.setattr(gpu, "kernel", lambda *_: SimpleNamespace(plan=plan(config)))
+    monkeypatch.setattr(gpu, "run", run)
 
 
 def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = schema.Query(heads=1, batch=2)
-    fake(monkeypatch, config, lambda made, sample: verify.poisoned(made.plan, sample))
+    config = families.Query(heads=1, batch=2)
+    fake(monkeypatch, config, lambda made, sample: gpu.poisoned(made.plan, sample))
     result = CliRunner().invoke(cli.kgen, ["verify", config.slug, "--seed", "11"])
     assert result.exit_code == 1
     assert "seed 11" in result.stdout and "WRONG: " in result.stdout
@@ -324,6 +327,6 @@ def test_without_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_family_without_a_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "FAMILIES", {})
-    with pytest.raises(NotBuiltError, match="query"):
-        verify.verify(schema.Query(heads=1, batch=1))
+    monkeypatch.setattr(gpu, "FAMILIES", {})
+    with pytest.raises(ConfigError, match="query"):
+        gpu.verify(families.Query(heads=1, batch=1))

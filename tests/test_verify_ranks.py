@@ -11,13 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
-from kgen.codegen import emulator, schema, shards, verify_cpu, verify_ranks
+from kgen.codegen.compiler.render import render
+from kgen.codegen.emulator import executor
 from kgen.codegen.errors import EmulationError
-from kgen.codegen.expected import FAMILIES
-from kgen.codegen.judge import Verdict
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.render import render
-from kgen.codegen.samples import Sample
+from kgen.codegen.schema import families
+from kgen.codegen.verify import cpu, ranks, shards
+from kgen.codegen.verify.expected import FAMILIES
+from kgen.codegen.verify.samples import Sample
+from kgen.codegen.verify.tolerance import Verdict
 
 cpu = pytest.mark.cpu
 
@@ -39,14 +41,14 @@ def right(verdicts: dict[str, Verdict]) -> bool:
 @cpu
 @pytest.mark.parametrize("slug", SLUGS)
 def test_fresh_inputs_on_every_rank(slug: str) -> None:
-    outcome = verify_cpu.verify(schema.parse_slug(slug), seed=5)
+    outcome = cpu.verify(families.parse_slug(slug), seed=5)
     assert outcome.right, outcome.text()
     assert outcome.verdicts.keys() == SLUGS[slug] and outcome.launches >= 4
 
 
 def test_every_family_has_a_check() -> None:
-    ranked = {kernel for kernel, model in schema.KERNELS.items() if "dcp" in model.model_fields}
-    assert {*FAMILIES, *ranked} == {*schema.KERNELS}
+    ranked = {kernel for kernel, model in families.KERNELS.items() if "dcp" in model.model_fields}
+    assert {*FAMILIES, *ranked} == {*families.KERNELS}
     assert {slug.partition("-")[0] for slug in SLUGS} == ranked
 
 
@@ -58,33 +60,33 @@ def test_the_command() -> None:
     assert done.exit_code == 0 and data["right"] and "mailboxes" in data["outputs"]
 
 
-def edited(slug: str, old: str, new: str) -> emulator.Emulated:
-    made = plan(schema.parse_slug(slug))
+def edited(slug: str, old: str, new: str) -> executor.Emulated:
+    made = plan(families.parse_slug(slug))
     source = render(made)
     assert old in source.text
     text = source.text.replace(old, new, 1)
-    return emulator.emulate(made, source=replace(source, text=text))
+    return executor.emulate(made, source=replace(source, text=text))
 
 
 @cpu
 def test_a_report_has_what_repeats_it() -> None:
     slug = "query-h1-b3-dcp2-transport.unicast"
     with pytest.raises(EmulationError, match="deadlock") as caught:
-        verify_cpu.trial(edited(slug, "rank < 2; ++rank", "rank < 1; ++rank"), 6)
+        cpu.trial(edited(slug, "rank < 2; ++rank", "rank < 1; ++rank"), 6)
     assert str(caught.value).endswith(f"again: kgen verify {slug} --cpu --seed 6 --seeds 1")
 
 
 @cpu
 def test_a_head_in_the_place_of_another_is_wrong() -> None:
     made = edited("dcp_value-h2-b3-dcp2", "head / kNumHeads;", "head / kNumHeads ^ 1;")
-    _, verdicts = verify_cpu.trial(made, 4)
+    _, verdicts = cpu.trial(made, 4)
     assert not verdicts["value"].right and verdicts["mailboxes"].right
 
 
 @cpu
 def test_a_mailbox_that_is_not_refilled_is_wrong() -> None:
     old = "store_global16(box + row + i % kPieces * 16, empty);"
-    _, verdicts = verify_cpu.trial(edited("dcp_value-h1-b2-dcp2", old, ""), 1)
+    _, verdicts = cpu.trial(edited("dcp_value-h1-b2-dcp2", old, ""), 1)
     assert not verdicts["mailboxes"].right and verdicts["value"].right
 
 
@@ -99,10 +101,10 @@ def test_ranks_share_rows_and_have_heads_of_their_own() -> None:
         np.testing.assert_array_equal(found, whole.view(name))
 
 
-def query(dcp: int, transport: str, **fields: Any) -> schema.Query:
+def query(dcp: int, transport: str, **fields: Any) -> families.Query:
     shape = {"heads": 1, "batch": 3, "dcp": dcp, "transport": transport}
-    made = schema.make("query", shape | fields)
-    assert isinstance(made, schema.Query)
+    made = families.make("query", shape | fields)
+    assert isinstance(made, families.Query)
     return made
 
 
@@ -117,9 +119,9 @@ LAYERS = (
 
 @cpu
 @pytest.mark.parametrize("config", LAYERS, ids=lambda config: str(config.slug))
-def test_layers(config: schema.Query) -> None:
+def test_layers(config: families.Query) -> None:
     """A part of what benchmarks/ranks_cpu.py runs."""
-    verdicts = verify_ranks.layers(config, 4, seed=config.dcp)
+    verdicts = ranks.layers(config, 4, seed=config.dcp)
     assert right(verdicts), verdicts
     assert {"query", "value", "elsewhere", "mailboxes"} <= verdicts.keys()
 
@@ -137,10 +139,10 @@ def test_layers_of_a_wrong_kernel(
 ) -> None:
     """What nobody refills is found where its parity's turn comes again."""
 
-    def emulate(made: Plan) -> emulator.Emulated:
+    def emulate(made: Plan) -> executor.Emulated:
         slug = made.config.slug
-        return edited(slug, old, new) if made.config.kernel == kernel else emulator.emulate(made)
+        return edited(slug, old, new) if made.config.kernel == kernel else executor.emulate(made)
 
-    monkeypatch.setattr(verify_ranks, "emulate", emulate)
+    monkeypatch.setattr(ranks, "emulate", emulate)
     with pytest.raises(EmulationError, match=message):
-        verify_ranks.layers(query(2, "unicast"), 3, seed=0)
+        ranks.layers(query(2, "unicast"), 3, seed=0)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import kgen
-from kgen.codegen import compiler
-from kgen.codegen.compiler import Cubin, Resources
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.render import Source
 from kgen.codegen.errors import ConfigError, DeviceError, KgenError
-from kgen.codegen.render import Source
 from kgen.codegen.schema import Query, QueryNorm
 
 from .fakes import FakeCuda, install, tensors
@@ -38,7 +38,7 @@ def compiled(monkeypatch: PATCH, tmp_path: Path) -> list[str]:
             raise kgen.CompileError(f"{source.name} is refused")
         return Cubin(b"\x7fELF", source.entry, arch, "", Resources(1, 0, 0, 0, 0, 8), 0.1)
 
-    monkeypatch.setattr(compiler, "compile", compile)
+    monkeypatch.setattr(nvrtc, "compile", compile)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("KGEN_ARCH", "sm_90a")
     return names

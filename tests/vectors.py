@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kgen.codegen import judge
-from kgen.codegen.expected import Expected, key_bytes
-from kgen.codegen.samples import Sample
+from kgen.codegen.verify import tolerance
+from kgen.codegen.verify.expected import Expected, key_bytes
+from kgen.codegen.verify.samples import Sample
 
 from .conftest import DATA
 from .data import inputs
@@ -51,10 +51,12 @@ def _query(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> 
 
     def expected() -> Iterator[Expected]:
         slots = given["slots"][given["slots"] >= 0]
-        yield Expected("query", "out", (sample.live,), stored["query"], judge.close)
-        yield Expected("rows", "cache", (slots // page, slots % page), stored["rows"], judge.exact)
+        yield Expected("query", "out", (sample.live,), stored["query"], tolerance.close)
+        yield Expected(
+            "rows", "cache", (slots // page, slots % page), stored["rows"], tolerance.exact
+        )
         if "q_c" in stored:
-            yield Expected("q_c", "q_c", (sample.live,), stored["q_c"], judge.nearly_exact)
+            yield Expected("q_c", "q_c", (sample.live,), stored["q_c"], tolerance.nearly_exact)
 
     return sample, expected()
 
@@ -63,7 +65,7 @@ def _value(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> 
     arrays = {name: given[name] for name in ("latent", "w_uv", "gate", "lengths")}
     want = stored["output"].reshape(batch, -1)
     sample = Sample(arrays, (range(batch),), q=given["q"])
-    return sample, iter([Expected("value", "out", (sample.live,), want, judge.nearly_exact)])
+    return sample, iter([Expected("value", "out", (sample.live,), want, tolerance.nearly_exact)])
 
 
 def _front(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> Made:
@@ -77,9 +79,9 @@ def _front(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> 
         slots = given["slots"][given["slots"] >= 0]
         cells, live = (slots // 64, slots % 64), (sample.live,)
         keys, scales = key_bytes(0, 128), key_bytes(8192, 4)
-        yield Expected("queries", "q_out", live, stored["query"], judge.close)
-        yield Expected("head weights", "w_out", live, stored["weights"], judge.exact)
-        yield Expected("keys", "cache", cells, stored["keys"], judge.exact, view=keys)
-        yield Expected("scales", "cache", cells, stored["scales"], judge.exact, view=scales)
+        yield Expected("queries", "q_out", live, stored["query"], tolerance.close)
+        yield Expected("head weights", "w_out", live, stored["weights"], tolerance.exact)
+        yield Expected("keys", "cache", cells, stored["keys"], tolerance.exact, view=keys)
+        yield Expected("scales", "cache", cells, stored["scales"], tolerance.exact, view=scales)
 
     return sample, expected()

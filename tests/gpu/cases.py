@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import apart, api, judge, nvml, reference, schema
-from kgen.codegen.blueprint import Schedule
-from kgen.codegen.errors import NotBuiltError, PlanError
-from kgen.codegen.expected import kv_parts
-from kgen.codegen.plan import plan
-from kgen.codegen.samples import bf16, query_weights
+from kgen.codegen import api
+from kgen.codegen.bench import uncached
+from kgen.codegen.errors import PlanError
+from kgen.codegen.plan import Schedule, plan
+from kgen.codegen.reference import query
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
+from kgen.codegen.verify import tolerance
+from kgen.codegen.verify.expected import kv_parts
+from kgen.codegen.verify.samples import bf16, query_weights
 
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -30,21 +34,21 @@ NAN, INF = 0x7FC0, 0x7F80  # BF16 bits
 Arrays = dict[str, Any]
 
 
-SCHEDULES = apart.schedules()
+SCHEDULES = uncached.schedules()
 
 
 @cache
 def kernel(form: str, heads: int, batch: int, schedule: Schedule | None = None) -> api.Kernel:
     """The kernel of a form; a schedule other than its plan's is compiled apart. What cannot be
     built skips the test, with the reason."""
-    config = schema.make("query", {"heads": heads, "batch": batch, **FORMS[form]})
+    config = families.make("query", {"heads": heads, "batch": batch, **FORMS[form]})
     arch = nvml.default_arch()
     try:
         chosen = plan(config, arch)
         if schedule is None or schedule == chosen.schedule:
             return api.kernel(config, arch)
-        return apart.forced(config, schedule, arch)
-    except (NotBuiltError, PlanError) as error:
+        return uncached.forced(config, schedule, arch)
+    except PlanError as error:
         pytest.skip(str(error))
 
 
@@ -224,28 +228,28 @@ def check_edges(got: Outputs, inputs: Inputs) -> None:
     assert is_poison(np.delete(got.lines, written, axis=0)), "cache bytes outside the slots"
 
 
-def check_values(got: Outputs, want: reference.QueryOutputs, inputs: Inputs, heads: Any) -> str:
+def check_values(got: Outputs, want: query.QueryOutputs, inputs: Inputs, heads: Any) -> str:
     """Judge what was written by the rules for fresh inputs; returns the query's verdict."""
     rows, taken = inputs.rows, inputs.taken()
-    query = judge.close(got.query[:rows, heads], want.query)
+    query = tolerance.close(got.query[:rows, heads], want.query)
     assert query.right, f"query: {query}"
     lines, wanted = got.lines[inputs.slots[taken]], want.rows[taken]
     pairs = zip(kv_parts(lines), kv_parts(wanted), strict=True)
     for number, (part, theirs) in enumerate(pairs):
-        verdict = judge.nearly_exact(part, theirs)
+        verdict = tolerance.nearly_exact(part, theirs)
         assert verdict.right, f"KV rows, part {number}: {verdict}"
     if got.q_c is not None:
-        verdict = judge.nearly_exact(got.q_c[:rows], want.q_c)
+        verdict = tolerance.nearly_exact(got.q_c[:rows], want.q_c)
         assert verdict.right, f"q_c: {verdict}"
     return str(query)
 
 
-def expected(form: str, inputs: Inputs, heads: Any = np.s_[:]) -> reference.QueryOutputs:
+def expected(form: str, inputs: Inputs, heads: Any = np.s_[:]) -> query.QueryOutputs:
     """The reference of the processed rows and of ``heads``."""
     count, weights = inputs.heads, dict(inputs.weights)
     weights["w_qb"] = weights["w_qb"].reshape(count, 192, 1536)[heads].reshape(-1, 1536)
     weights["w_uk"] = weights["w_uk"][heads]
-    return reference.query(
+    return query.query(
         inputs.qkv[: inputs.rows],
         **weights,
         q_scale_inv=inputs.q_scale_inv,

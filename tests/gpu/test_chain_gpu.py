@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import apart, api, nvml, schema
-from kgen.codegen.arch import target
-from kgen.codegen.blueprint import Plan, Region, Schedule, work
-from kgen.codegen.params import Array, Axis, ParamTable, Scalar
+from kgen.codegen import api
+from kgen.codegen.bench import uncached
+from kgen.codegen.plan import Array, Axis, ParamTable, Plan, Region, Scalar, Schedule
+from kgen.codegen.plan.model import work
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
+from kgen.codegen.targets import target
 
 from . import cases
 
@@ -24,7 +27,7 @@ CYCLES = (0, 3000, 20_000, 800)  # of delay before a copy writes
 
 # Both writer and reader: it lets the next grid start at once, waits, idles, then copies.
 COPY = """
-#include "copy.cuh"
+#include "ptx/copy.cuh"
 
 struct Params {
     const uint8_t* source;
@@ -47,7 +50,7 @@ extern "C" __global__ void kgen_slow_copy(const __grid_constant__ Params params)
 
 def slow_copy() -> api.Kernel:
     """Copies rows of 16 bytes, ``cycles`` after the grids before it are complete."""
-    config = schema.make("query", {"heads": 1, "batch": 1})  # a name, nothing else
+    config = families.make("query", {"heads": 1, "batch": 1})  # a name, nothing else
     chip = target(nvml.default_arch())
     rows = (Axis(rows=True), Axis(16))
     limit = 1 << 20
@@ -71,7 +74,7 @@ def slow_copy() -> api.Kernel:
         constants={},
         work=work(0, 0, chip),
     )
-    return apart.handwritten(plan, COPY)
+    return uncached.handwritten(plan, COPY)
 
 
 def lines(array: Any) -> Any:
@@ -86,7 +89,7 @@ class Chain:
         import cupy
 
         self.kernel = api.kernel(
-            schema.make("query", {"heads": heads, "batch": batch, "release": release})
+            families.make("query", {"heads": heads, "batch": batch, "release": release})
         )
         self.copy = slow_copy()
         self.inputs = [cases.fresh(heads, batch)]

@@ -1,4 +1,4 @@
-"""Every rounding of convert.cuh on a GPU, against ml_dtypes through the reference."""
+"""Every rounding of math/convert.cuh on a GPU, against ml_dtypes through the reference."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import compiler, nvml, reference, render
+from kgen.codegen.compiler import nvrtc, render
+from kgen.codegen.reference import query
+from kgen.codegen.runtime import nvml
 
 pytestmark = pytest.mark.gpu
 
 KERNEL = """
-#include "convert.cuh"
+#include "math/convert.cuh"
 extern "C" __global__ void convert(const float* x, uint8_t* e4m3_out, uint8_t* e2m1_out,
                                    uint8_t* plain_out, uint16_t* bf16_out, float* pow2_out,
                                    float* ds_scale, uint8_t* fp4_scale, int n) {
@@ -32,7 +34,7 @@ extern "C" __global__ void convert(const float* x, uint8_t* e4m3_out, uint8_t* e
 def run(x: np.ndarray) -> dict[str, np.ndarray]:
     cupy = pytest.importorskip("cupy")
     source = render.Source("convert.cu", "convert.cu", "convert", KERNEL, render.headers(KERNEL))
-    cubin = compiler.compile(source, nvml.default_arch())
+    cubin = nvrtc.compile(source, nvml.default_arch())
     module = cupy.cuda.function.Module()
     module.load(cubin.image)
     types = dict(
@@ -60,8 +62,8 @@ def ties(grid: np.ndarray) -> np.ndarray:
     return around(np.concatenate([values, (values[1:] + values[:-1]) / 2]))
 
 
-EVERY_BF16 = reference.from_bf16(np.arange(1 << 16, dtype=np.uint16)).astype(np.float32)
-E4M3 = reference.from_e4m3(np.arange(256, dtype=np.uint8))
+EVERY_BF16 = query.from_bf16(np.arange(1 << 16, dtype=np.uint16)).astype(np.float32)
+E4M3 = query.from_e4m3(np.arange(256, dtype=np.uint8))
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 POWERS = around(np.ldexp(1.0, np.arange(-120, 121)) * 448)
 INPUTS = {
@@ -81,13 +83,13 @@ def test_roundings(name: str) -> None:
     wide = x.astype(np.float64)
     with np.errstate(all="ignore"):
         amax = np.abs(wide)
-        sixth = reference.f32(amax * reference.f32(np.float64(1 / 6)))
+        sixth = query.f32(amax * query.f32(np.float64(1 / 6)))
         expected = {
-            "e4m3": reference.to_e4m3(wide),
-            "e2m1": reference.to_e2m1(wide),
-            "plain": reference.to_e2m1(wide),
-            "bf16": reference.to_bf16(wide),
-            "fp4_scale": reference.to_e4m3(np.maximum(sixth, 2.0**-9)),
+            "e4m3": query.to_e4m3(wide),
+            "e2m1": query.to_e2m1(wide),
+            "plain": query.to_e2m1(wide),
+            "bf16": query.to_bf16(wide),
+            "fp4_scale": query.to_e4m3(np.maximum(sixth, 2.0**-9)),
         }
     finite = np.isfinite(x)
     for key, want in expected.items():
@@ -97,9 +99,9 @@ def test_roundings(name: str) -> None:
         if key == "fp4_scale":
             same |= np.isnan(x)
         assert same.all(), (key, x[~same][:5], got[key][~same][:5], want[~same][:5])
-    floor = reference.f32(np.maximum(reference.f32(amax[finite] / 448), np.float32(1e-4)))
-    np.testing.assert_array_equal(got["ds_scale"][finite], reference.pow2_at_or_above(floor))
+    floor = query.f32(np.maximum(query.f32(amax[finite] / 448), np.float32(1e-4)))
+    np.testing.assert_array_equal(got["ds_scale"][finite], query.pow2_at_or_above(floor))
     normal = finite & (amax >= 2.0**-126) & (amax <= 2.0**127)
     np.testing.assert_array_equal(
-        got["pow2"][normal], reference.pow2_at_or_above(wide[normal].__abs__())
+        got["pow2"][normal], query.pow2_at_or_above(wide[normal].__abs__())
     )

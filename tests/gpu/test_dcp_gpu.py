@@ -21,12 +21,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api, judge, nvml, reference, reference_dcp, schema
-from kgen.codegen.conversions import from_bf16, from_e4m3, to_bf16
+from kgen.codegen import api
+from kgen.codegen.dcp.layout import PARTIAL, Shape
+from kgen.codegen.dcp.mailboxes import Mailboxes
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.mailbox_shape import PARTIAL, Shape
-from kgen.codegen.mailboxes import Mailboxes
-from kgen.codegen.samples import bf16, query_weights
+from kgen.codegen.reference import dcp, query
+from kgen.codegen.reference.formats import from_bf16, from_e4m3, to_bf16
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
+from kgen.codegen.verify import tolerance
+from kgen.codegen.verify.samples import bf16, query_weights
 
 from .test_chain_gpu import slow_copy
 
@@ -107,7 +111,7 @@ def all_ranks_here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 
 
 def make(kernel: str, **fields: Any) -> api.Kernel:
-    return api.kernel(schema.make(kernel, fields), nvml.default_arch())
+    return api.kernel(families.make(kernel, fields), nvml.default_arch())
 
 
 def fits(kernel: api.Kernel) -> bool:
@@ -287,12 +291,12 @@ class Tails:
     def expected(self, given: list[Arrays], rank: int) -> np.ndarray:
         sources = ([own[name] for own in given] for name in ("rows", "lse", "local_lengths"))
         mine = (given[rank][name] for name in ("w_uv", "gate", "lengths"))
-        return reference_dcp.dcp_value(*sources, *mine, rank=rank, q=self.q)
+        return dcp.dcp_value(*sources, *mine, rank=rank, q=self.q)
 
     def judge(self, given: list[Arrays], parity: int) -> list[np.ndarray]:
         outs = self.run(given, parity)
         for rank, out in enumerate(outs):
-            verdict = judge.close(out, self.expected(given, rank))
+            verdict = tolerance.close(out, self.expected(given, rank))
             assert verdict.right, f"rank {rank}: {verdict}"
         return outs
 
@@ -365,7 +369,7 @@ def test_a_layer_is_that_of_the_unsharded_context(dcp: int) -> None:
         for rank, out in enumerate(tail.run(given, parity)):
             own, mine = given[rank], slice(rank * heads, (rank + 1) * heads)
             latent = to_bf16(whole[:, mine])
-            want = from_bf16(reference.value(latent, own["w_uv"], own["gate"], full, q=1))
+            want = from_bf16(query.value(latent, own["w_uv"], own["gate"], full, q=1))
             largest = np.abs(want).max(axis=-1, keepdims=True)
             assert (np.abs(from_bf16(out) - want) <= 0.02 * largest).all(), (step, rank)
 

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import apart, api, build, combinations, nvml, render, schema, verify
+from kgen.codegen import api, build
+from kgen.codegen.bench import uncached
+from kgen.codegen.compiler import render
 from kgen.codegen.plan import Plan, plan
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import combinations, families
+from kgen.codegen.verify import gpu
 
 from . import cases
 from .cases import Layout
@@ -24,12 +29,12 @@ HEADS = (2, 8, 1, 6, 3, 1, 12, 2, 1)
 BATCHES = ((1, 2, 5, 7, 8), (15, 16, 17, 31), (33, 63, 65, 200))  # of each schedule of the table
 PADDED = 64  # FlashMLA's heads of a token
 
-LEGAL = combinations.legal(schema.Query)
+LEGAL = combinations.legal(families.Query)
 
 
-def _sweep() -> dict[str, schema.Config]:
+def _sweep() -> dict[str, families.Config]:
     """Each combination at a shape of each schedule that it has; shapes take turns."""
-    found: dict[str, schema.Config] = {}
+    found: dict[str, families.Config] = {}
     for number, combination in enumerate(LEGAL):
         rows_only = "q_b_cp_async" in combination.fields
         for turn, batches in enumerate(BATCHES[:1] if rows_only else BATCHES):
@@ -37,7 +42,7 @@ def _sweep() -> dict[str, schema.Config]:
                 "heads": HEADS[(number + 2 * turn) % len(HEADS)],
                 "batch": batches[number % len(batches)],
             }
-            config = schema.make("query", shape | combination.fields)
+            config = families.make("query", shape | combination.fields)
             found[config.slug] = config
     return found
 
@@ -53,14 +58,14 @@ def built() -> None:
 
 
 def test_the_sweep_has_every_combination() -> None:
-    switches = [option.name for option in combinations.switches(schema.Query)]
+    switches = [option.name for option in combinations.switches(families.Query)]
     seen = {tuple(getattr(c, name) for name in switches) for c in SWEEP.values()}
     assert len(seen) == len(LEGAL)
 
 
 @pytest.mark.parametrize("slug", SWEEP)
 def test_fresh_inputs_of_every_combination(slug: str, built: None) -> None:
-    outcome = verify.verify(SWEEP[slug], seed=zlib.crc32(slug.encode()))
+    outcome = gpu.verify(SWEEP[slug], seed=zlib.crc32(slug.encode()))
     print(outcome.text())
     assert outcome.right, outcome.text()
 
@@ -77,7 +82,7 @@ def test_padded_heads_and_q_c_rows(heads: int, batch: int, form: str) -> None:
 def test_query_norm_gives_the_q_c_that_store_qc_gave(heads: int, batch: int, form: str) -> None:
     fields = {"heads": heads, "batch": batch, **cases.FORMS[form]}
     whole, bare, norm = (
-        api.kernel(schema.make(family, given))
+        api.kernel(families.make(family, given))
         for family, given in (
             ("query", fields),
             ("query", fields | {"store_qc": False}),
@@ -114,7 +119,7 @@ def copier(entry: str, *steps: str) -> api.Kernel:
     }
     body = "\n    ".join(actions[step] for step in steps)
     text = f"""
-#include "copy.cuh"
+#include "ptx/copy.cuh"
 
 struct Params {{
     const uint8_t* source;
@@ -127,7 +132,7 @@ extern "C" __global__ void {entry}(const __grid_constant__ Params params) {{
     {body}
 }}
 """
-    return apart.handwritten(made, text)
+    return uncached.handwritten(made, text)
 
 
 def bound(kernel: api.Kernel, source: Any, target: Any, cycles: int = 0) -> Bound:
@@ -176,7 +181,7 @@ SHAPES = ((2, 8), (8, 16), (8, 33))  # one for each schedule of the table
 
 def late(heads: int, batch: int, release: bool) -> Plan:
     fields = {"heads": heads, "batch": batch, "dsa": True, "late": True, "release": release}
-    return plan(schema.make("query", fields), nvml.default_arch())
+    return plan(families.make("query", fields), nvml.default_arch())
 
 
 def late_rounds(kernel: api.Kernel, *reader: str) -> tuple[list[int], list[int]]:
@@ -207,13 +212,13 @@ def late_rounds(kernel: api.Kernel, *reader: str) -> tuple[list[int], list[int]]
 
 @pytest.mark.parametrize(("heads", "batch"), SHAPES)
 def test_late_beside_a_slow_kernel(heads: int, batch: int) -> None:
-    kernel = apart.kernel(late(heads, batch, True))
+    kernel = uncached.kernel(late(heads, batch, True))
     assert late_rounds(kernel, "release", "wait", "copy") == ([], [])
 
 
 @pytest.mark.parametrize(("heads", "batch"), SHAPES)
 def test_late_without_release_before_an_early_reader(heads: int, batch: int) -> None:
-    assert late_rounds(apart.kernel(late(heads, batch, False)), "copy", "wait") == ([], [])
+    assert late_rounds(uncached.kernel(late(heads, batch, False)), "copy", "wait") == ([], [])
 
 
 def test_a_late_kernel_runs_beside_and_its_last_wait_is_needed() -> None:
@@ -222,14 +227,14 @@ def test_a_late_kernel_runs_beside_and_its_last_wait_is_needed() -> None:
     source = render.render(made)
     wait = "if constexpr (kLate) wait_for_previous_grid();"
     assert source.text.count(wait) == 1
-    hasty = apart.kernel(made, replace(source, text=source.text.replace(wait, "")))
+    hasty = uncached.kernel(made, replace(source, text=source.text.replace(wait, "")))
     wrong, stale = late_rounds(hasty, "copy", "wait")
     assert wrong == [] and stale
 
 
 def early_reads(fields: dict[str, Any]) -> list[int]:
     """Rounds in which a reader that reads before its own wait read a wrong query."""
-    kernel = api.kernel(schema.make("query", fields))
+    kernel = api.kernel(families.make("query", fields))
     chain = Chain(kernel, fields["heads"], fields["batch"])
     first = copier("kgen_write", "release", "wait", "idle", "copy")
     early = copier("kgen_read_early", "copy", "wait")

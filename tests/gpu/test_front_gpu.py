@@ -12,10 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import apart, api, judge, machine, nvml, reference, samples, schema, verify
-from kgen.codegen.expected import FAMILIES, Expected, key_bytes
-from kgen.codegen.plan_front import VARIANTS, schedule_of
-from kgen.codegen.samples import INF, NAN, Arrays, Sample
+from kgen.codegen import api
+from kgen.codegen.bench import uncached
+from kgen.codegen.compiler import jobs
+from kgen.codegen.plan.index_front import VARIANTS, schedule_of
+from kgen.codegen.reference import query
+from kgen.codegen.runtime import nvml
+from kgen.codegen.schema import families
+from kgen.codegen.verify import gpu, samples, tolerance
+from kgen.codegen.verify.expected import FAMILIES, Expected, key_bytes
+from kgen.codegen.verify.samples import INF, NAN, Arrays, Sample
 
 from ..conftest import DATA
 from ..data import inputs
@@ -39,19 +45,19 @@ RUNS = 50
 @cache
 def kernel(scheme: str, batch: int, form: str = "fp8") -> api.Kernel:
     """The kernel by a scheme that its plan need not choose."""
-    config = schema.make("index_front", {"batch": batch, **FORMS[form]})
-    return apart.forced(config, schedule_of(scheme, batch), nvml.default_arch())
+    config = families.make("index_front", {"batch": batch, **FORMS[form]})
+    return uncached.forced(config, schedule_of(scheme, batch), nvml.default_arch())
 
 
 @pytest.fixture(scope="module")
 def built() -> None:
     """All kernels of the sweep, compiled side by side."""
-    with ThreadPoolExecutor(machine.cores()) as pool:
+    with ThreadPoolExecutor(jobs.cores()) as pool:
         list(pool.map(lambda case: kernel(*case), SWEEP))
 
 
 def judged(made: api.Kernel, sample: Sample, expectations: list[Expected]) -> None:
-    verdicts = verify.check(made.plan, expectations, verify.run(made, sample))
+    verdicts = gpu.check(made.plan, expectations, gpu.run(made, sample))
     assert all(verdict.right for verdict in verdicts.values()), verdicts
 
 
@@ -73,10 +79,12 @@ def vector(name: str) -> tuple[Sample, list[Expected]]:
     live, slots = sample.live, given["slots"][given["slots"] >= 0]
     cells = (slots // 64, slots % 64)
     return sample, [
-        Expected("queries", "q_out", (live,), stored["query"], judge.close),
-        Expected("head weights", "w_out", (live,), stored["weights"], judge.exact),
-        Expected("keys", "cache", cells, stored["keys"], judge.exact, view=key_bytes(0, 128)),
-        Expected("scales", "cache", cells, stored["scales"], judge.exact, view=key_bytes(8192, 4)),
+        Expected("queries", "q_out", (live,), stored["query"], tolerance.close),
+        Expected("head weights", "w_out", (live,), stored["weights"], tolerance.exact),
+        Expected("keys", "cache", cells, stored["keys"], tolerance.exact, view=key_bytes(0, 128)),
+        Expected(
+            "scales", "cache", cells, stored["scales"], tolerance.exact, view=key_bytes(8192, 4)
+        ),
     ]
 
 
@@ -91,7 +99,7 @@ def test_stored_vector(name: str, scheme: str) -> None:
 def test_fresh_inputs(scheme: str, batch: int, form: str, built: None) -> None:
     made = kernel(scheme, batch, form)
     rng = np.random.default_rng(zlib.crc32(f"{made.config.slug} {scheme}".encode()))
-    _, verdicts = verify.trial(made, rng)
+    _, verdicts = gpu.trial(made, rng)
     print({name: str(verdict) for name, verdict in verdicts.items()})
     assert all(verdict.right for verdict in verdicts.values()), verdicts
 
@@ -106,8 +114,8 @@ def test_the_sweep_has_every_batch_and_form_in_both_schemes() -> None:
 @pytest.mark.parametrize("release", [True, False])
 def test_the_planned_kernels(release: bool) -> None:
     for batch in (8, 32):
-        config = schema.make("index_front", {"batch": batch, "release": release})
-        outcome = verify.verify(config, seed=batch)
+        config = families.make("index_front", {"batch": batch, "release": release})
+        outcome = gpu.verify(config, seed=batch)
         assert outcome.right, outcome.text()
 
 
@@ -117,20 +125,20 @@ def test_no_slot_at_all_leaves_the_cache_alone(form: str, scheme: str) -> None:
     made = kernel(scheme, 17, form)
     sample = samples.index_front(made.config, np.random.default_rng(2))
     sample = replace(sample, arrays=sample.arrays | {"slots": np.full(sample.rows, -1)})
-    held = verify.run(made, sample)
-    assert (held["cache"] == verify.POISON).all()
+    held = gpu.run(made, sample)
+    assert (held["cache"] == gpu.POISON).all()
     expectations = FAMILIES["index_front"].expect(made.config, sample)
-    verdicts = verify.check(made.plan, expectations, held)
+    verdicts = gpu.check(made.plan, expectations, held)
     assert all(verdict.right for verdict in verdicts.values()), verdicts
 
 
 def at_powers(rng: np.random.Generator, groups: int, size: int, top: float) -> np.ndarray:
     """BF16 bits [groups, size]: the largest of a group is ``top`` times a power of two, or a step
     of BF16 beside it; the others lie on the grid of E4M3 and between."""
-    largest = reference.to_bf16(top * np.exp2(rng.integers(-12, 6, groups).astype(float)))
+    largest = query.to_bf16(top * np.exp2(rng.integers(-12, 6, groups).astype(float)))
     largest = (largest.astype(np.int32) + rng.integers(-1, 2, groups)).astype(np.uint16)
     share = rng.integers(-256, 257, (groups, size)) / 256
-    values = reference.to_bf16(reference.from_bf16(largest)[:, None] * share)
+    values = query.to_bf16(query.from_bf16(largest)[:, None] * share)
     values[np.arange(groups), rng.integers(0, size, groups)] = largest
     return np.asarray(values)
 
@@ -153,7 +161,7 @@ def exact_sample(batch: int, fp4: bool, seed: int) -> Sample:
     wq_b[np.arange(4096), rng.integers(0, 1536, 4096)] = at_powers(
         rng, 4096 // group, group, top
     ).ravel()
-    norm_w = reference.from_bf16(at_powers(rng, 128 // group, group, top)).ravel()
+    norm_w = query.from_bf16(at_powers(rng, 128 // group, group, top)).ravel()
     pages = ceil(2 * base.rows / 64)
     arrays: Arrays = {
         "projected": projected,
@@ -175,7 +183,7 @@ def test_conversions_are_exact_where_sums_are(seed: int, form: str, scheme: str)
     made = kernel(scheme, 33, form)
     sample = exact_sample(33, form == "fp4", seed)
     listed = FAMILIES["index_front"].expect(made.config, sample)
-    judged(made, sample, [replace(each, rule=judge.exact, others=()) for each in listed])
+    judged(made, sample, [replace(each, rule=tolerance.exact, others=()) for each in listed])
 
 
 @pytest.mark.parametrize("scheme", VARIANTS)
@@ -184,11 +192,11 @@ def test_conversions_are_exact_where_sums_are(seed: int, form: str, scheme: str)
 def test_a_spoilt_row_harms_no_other(column: int, batch: int, scheme: str) -> None:
     made = kernel(scheme, batch)
     sample = replace(exact_sample(batch, False, 1), launches=(range(batch),))
-    clean = verify.run(made, sample)
+    clean = gpu.run(made, sample)
     for row, bits in ((0, NAN), (batch - 1, INF)):
         projected = sample.arrays["projected"].copy()
         projected[row, column] = bits
-        held = verify.run(made, replace(sample, arrays=sample.arrays | {"projected": projected}))
+        held = gpu.run(made, replace(sample, arrays=sample.arrays | {"projected": projected}))
         others = np.delete(np.arange(batch), row)
         for name in ("q_out", "w_out"):
             np.testing.assert_array_equal(held[name][others], clean[name][others])
@@ -207,7 +215,7 @@ def test_a_spoilt_row_harms_no_other(column: int, batch: int, scheme: str) -> No
 def test_the_same_bits_in_every_run(batch: int, form: str, scheme: str) -> None:
     made = kernel(scheme, batch, form)
     sample = samples.index_front(made.config, np.random.default_rng(5))
-    first, *others = (verify.run(made, sample) for _ in range(RUNS))
+    first, *others = (gpu.run(made, sample) for _ in range(RUNS))
     for other in others:
         for name, array in first.items():
             assert np.array_equal(array, other[name]), name
@@ -215,6 +223,6 @@ def test_the_same_bits_in_every_run(batch: int, form: str, scheme: str) -> None:
 
 def test_schemes_agree_where_sums_are_exact() -> None:
     sample: Any = exact_sample(20, False, 9)
-    first, second = (verify.run(kernel(scheme, 20), sample) for scheme in VARIANTS)
+    first, second = (gpu.run(kernel(scheme, 20), sample) for scheme in VARIANTS)
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], err_msg=name)

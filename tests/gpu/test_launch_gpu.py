@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import kgen
-from kgen.codegen import driver
 from kgen.codegen.api import Kernel
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.loader import Loader
+from kgen.codegen.runtime import driver
+from kgen.codegen.runtime.loader import Loader
 
 pytestmark = pytest.mark.gpu
 

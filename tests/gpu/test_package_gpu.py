@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import kgen
-from kgen.codegen import driver, nvml
 from kgen.codegen.api import Kernel
 from kgen.codegen.build import build
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.samples import bf16
+from kgen.codegen.runtime import driver, nvml
 from kgen.codegen.schema import Query
+from kgen.codegen.verify.samples import bf16
 
 from .. import packaged
 from ..test_header import EXAMPLE, WARN, compile, include

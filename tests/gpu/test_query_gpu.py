@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import judge
+from kgen.codegen.verify import tolerance
 
 from . import cases
 from .cases import FORMS, INF, NAN, SCHEDULES, Inputs, Layout, Memory
@@ -51,12 +51,12 @@ def vector(name: str) -> tuple[str, Inputs]:
 def check_vector(got: cases.Outputs, inputs: Inputs, stored: Any, name: str) -> None:
     rows, taken = inputs.rows, inputs.taken()
     cases.check_edges(got, inputs)
-    verdict = judge.close(got.query[:rows], stored[f"{name}/query"][:rows])
+    verdict = tolerance.close(got.query[:rows], stored[f"{name}/query"][:rows])
     assert verdict.right, f"query: {verdict}"
-    lines = judge.exact(got.lines[inputs.slots[taken]], stored[f"{name}/rows"][: len(taken)])
+    lines = tolerance.exact(got.lines[inputs.slots[taken]], stored[f"{name}/rows"][: len(taken)])
     assert lines.right, f"KV rows: {lines}"
     if got.q_c is not None:
-        q_c = judge.exact(got.q_c[:rows], stored[f"{name}/q_c"][:rows])
+        q_c = tolerance.exact(got.q_c[:rows], stored[f"{name}/q_c"][:rows])
         assert q_c.right, f"q_c: {q_c}"
 
 
@@ -200,8 +200,8 @@ def without(outputs: cases.Outputs, inputs: Inputs, row: int) -> cases.Outputs:
 def check_spoilt(form: str, got: cases.Outputs, inputs: Inputs, row: int) -> None:
     """NaN where the reference has it. Block scales of a KV row with a NaN are nobody's business."""
     want = cases.expected(form, inputs)
-    query = judge.close(got.query[row : row + 1], want.query[row : row + 1])
+    query = tolerance.close(got.query[row : row + 1], want.query[row : row + 1])
     assert query.right, f"spoilt row {row}: {query}"
     if inputs.slots[row] >= 0 and got.lines.shape[-1] == 576:
         line = got.lines[inputs.slots[row]][None]
-        assert judge.nearly_exact(line, want.rows[row : row + 1]).right
+        assert tolerance.nearly_exact(line, want.rows[row : row + 1]).right

@@ -1,0 +1,1 @@
+"""Cubins to ship: wheels, and C headers."""

@@ -1,0 +1,134 @@
+"""Kernels built ahead of time, as an installable wheel: cubins and one manifest.
+
+The wheel's bytes follow from its contents only: members in order, one date, nothing compressed
+(compressors differ between machines).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..cache import installed
+from ..compiler import nvrtc
+from ..compiler.render import render
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..build import Artifact
+
+NAME = "kgen-cubins"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.]+[A-Za-z0-9]+)*")
+_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9.]*[a-z0-9])?")
+_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can say
+
+
+@dataclass(frozen=True)
+class Label:
+    """Name and version of a package to be; ConfigError where a wheel cannot have them."""
+
+    name: str = NAME
+    version: str = "0"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.module == "kgen":
+            allowed = "allowed are letters, digits and single -, _ or . between, and not kgen"
+            raise ConfigError("--name", self.name, allowed)
+        if not _VERSION.fullmatch(self.version):
+            raise ConfigError("--package-version", self.version, "allowed is one such as 1.2.3")
+
+    @property
+    def module(self) -> str:
+        """The folder that the wheel installs."""
+        return re.sub(r"[-_.]+", "_", self.name).lower()
+
+    @property
+    def stem(self) -> str:
+        """What the wheel's file name and its metadata folder begin with."""
+        return f"{self.module}-{self.version}"
+
+    @property
+    def file(self) -> str:
+        """The wheel's file name: a cubin is for a GPU, whatever its host."""
+        return f"{self.stem}-py3-none-any.whl"
+
+
+def manifest(artifacts: Iterable[Artifact]) -> dict[str, Any]:
+    """All that is known of the kernels, in the order of their names; sizes in bytes."""
+    listed = sorted(map(_facts, artifacts), key=lambda facts: (facts["config"], facts["arch"]))
+    layouts = {
+        installed.layout_hash(data): data
+        for data in (installed.layout(artifact.plan.params) for artifact in artifacts)
+    }
+    used = {facts["params"]: layouts[facts["params"]] for facts in listed}
+    head = installed.versions() | {"nvrtc": nvrtc.nvrtc_build()}
+    return head | {"layouts": used, "kernels": listed}
+
+
+def wheel(artifacts: Iterable[Artifact], label: Label) -> bytes:
+    """The wheel's bytes: the same for the same kernels, in whatever order, and label."""
+    made = tuple(artifacts)
+    listing = manifest(made)
+    files = {f"{label.module}/{_file(a)}": a.cubin.image for a in made}
+    files[f"{label.module}/{installed.MANIFEST}"] = json.dumps(listing, indent=1).encode() + b"\n"
+    files[f"{label.module}/__init__.py"] = b'"""Kernels that kgen built ahead of time."""\n'
+    return _zipped(dict(sorted(files.items())) | _metadata(label, listing["kgen"]), label)
+
+
+def _file(artifact: Artifact) -> str:
+    plan = artifact.plan
+    return f"cubins/{plan.config.slug}-{plan.target.name}.cubin"
+
+
+def _facts(artifact: Artifact) -> dict[str, Any]:
+    plan, cubin = artifact.plan, artifact.cubin
+    return {
+        "config": plan.config.slug,
+        "arch": plan.target.name,
+        "entry": cubin.entry,
+        "file": _file(artifact),
+        "bytes": len(cubin.image),
+        "checksum": hashlib.sha256(cubin.image).hexdigest(),
+        "key": artifact.key,
+        "source": installed.source_hash(render(plan), plan.target.name),
+        "params": installed.layout_hash(installed.layout(plan.params)),
+        "grid": plan.grid,
+        "threads": plan.threads,
+        "cluster": plan.cluster,
+        "smem_dynamic": plan.smem_bytes,
+        "resources": asdict(cubin.resources),
+        "log": cubin.log,
+    }
+
+
+def _metadata(label: Label, kgen: str) -> dict[str, bytes]:
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {label.name}\nVersion: {label.version}\n"
+        f"Summary: CUDA kernels that kgen built ahead of time\nRequires-Dist: kgen=={kgen}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: kgen\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": f"[{installed.GROUP}]\n{label.name} = {label.module}\n",
+    }
+    return {f"{label.stem}.dist-info/{name}": text.encode() for name, text in texts.items()}
+
+
+def _zipped(files: Mapping[str, bytes], label: Label) -> bytes:
+    record = f"{label.stem}.dist-info/RECORD"
+    lines = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items()]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in {**files, record: "".join([*lines, f"{record},,\n"]).encode()}.items():
+            member = zipfile.ZipInfo(name, _DATE)
+            member.create_system, member.external_attr = 3, 0o100644 << 16  # Unix, a plain file
+            archive.writestr(member, data)
+    return buffer.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

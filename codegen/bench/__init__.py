@@ -1,0 +1,1 @@
+"""How fast kernels are, beside their floors."""

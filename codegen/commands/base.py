@@ -1,0 +1,279 @@
+"""Commands whose options are derived: a flag per setting, an option per field of the schema."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import settings
+from ..errors import ConfigError, KgenError
+
+if TYPE_CHECKING:
+    from ..schema import Config, Option
+
+FLAGS = "kgen.flags"  # in a context's meta: names of the settings that flags have set
+
+
+class Failure(click.ClickException):
+    """An error that kgen raised on purpose, as the command line reports it."""
+
+    exit_code = 1
+
+
+class Misuse(Failure):
+    """A :class:`Failure` by the user's mistake."""
+
+    exit_code = 2
+
+
+def failure(error: Exception) -> Failure:
+    """``error`` with a message and an exit code."""
+    return (Misuse if isinstance(error, ConfigError) else Failure)(str(error))
+
+
+def exit_code(errors: Iterable[Exception | None]) -> int:
+    """0 where nothing failed, 2 where all failed by the user's mistake, else 1."""
+    outcomes = [None if error is None else failure(error).exit_code for error in errors]
+    if outcomes and all(outcome == 2 for outcome in outcomes):
+        return 2
+    return int(any(outcomes))
+
+
+class Command(click.Command):
+    """A command that takes a flag for every setting."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = {opt for param in self.params for opt in param.opts}
+        flags = (flag for flag in setting_flags() if own.isdisjoint(flag.opts))
+        *params, help_option = super().get_params(ctx)
+        return [*params, *flags, help_option]
+
+
+class ConfigCommand(Command):
+    """A command on configurations: its callback takes ``configs``, from slugs and options."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from ..schema import KERNELS
+
+        return [*config_params(tuple(KERNELS.values())), *super().get_params(ctx)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from ..schema import KERNELS
+
+        derived = config_params(tuple(KERNELS.values()))
+        values = {str(param.name): ctx.params.pop(str(param.name)) for param in derived}
+        slugs, kernel = values.pop("slugs"), values.pop("kernel")
+        given = {name: value for name, value in values.items() if value is not None}
+        ctx.params["configs"] = self.select(slugs, kernel, given)
+        return super().invoke(ctx)
+
+    def select(
+        self, names: tuple[str, ...], kernel: str | None, given: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """What the command line names; without ``kernel`` all that a decode step needs."""
+        from ..schema import select
+
+        archs = click.get_current_context().params.get("archs") or target_names(())
+        return select(names, kernel, given, self.make, archs)
+
+    def make(self, kernel: str, fields: Mapping[str, Any]) -> Any:
+        """What the callback gets for the fields of a family."""
+        from ..schema import make
+
+        return make(kernel, fields)
+
+
+class Group(click.Group):
+    """A group whose commands end with a message and an exit code, never a traceback.
+
+    ``lazy`` maps commands to the modules of this package that define them by those names.
+    """
+
+    command_class = Command
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if module := self._lazy.get(name):
+            found: click.Command = getattr(import_module(f".{module}", __package__), name)
+            return found
+        return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:  # it looks for names like it in the loaded ones only
+            known = self.list_commands(ctx)
+            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (KgenError, OSError) as error:
+            raise failure(error) from None
+
+
+Group.group_class = Group
+
+
+@cache
+def setting_flags() -> tuple[click.Option, ...]:
+    """One option per setting; it sets the environment variable while the command runs."""
+    return tuple(
+        click.Option(
+            [setting_flag(setting.name)],
+            metavar="VALUE",
+            expose_value=False,
+            callback=partial(_set, setting.name),
+            help=f"{setting.doc} [{setting.name}; default: {setting.default}]",
+        )
+        for setting in settings.SETTINGS
+    )
+
+
+def setting_flag(name: str) -> str:
+    """The flag that mirrors the setting ``name``: ``--cache-dir`` for ``KGEN_CACHE_DIR``."""
+    return "--" + name.removeprefix("KGEN_").lower().replace("_", "-")
+
+
+def setting_values(ctx: click.Context) -> list[dict[str, str]]:
+    """Every setting with its value and where that is from."""
+    return [_setting_value(ctx, setting) for setting in settings.SETTINGS]
+
+
+def _setting_value(ctx: click.Context, setting: settings.Setting[Any]) -> dict[str, str]:
+    given = setting.text()
+    chosen = "flag" if setting.name in ctx.meta.get(FLAGS, ()) else "environment"
+    is_folder = setting is settings.CACHE_DIR
+    return {
+        "name": setting.name,
+        "flag": setting_flag(setting.name),
+        "value": str(setting.value()) if is_folder else given or setting.default,
+        "from": chosen if given else "default",
+        "default": setting.default,
+        "doc": setting.doc,
+    }
+
+
+def _set(name: str, ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    ctx.meta.setdefault(FLAGS, set()).add(name)
+    ctx.call_on_close(partial(_restore, name, os.environ.get(name)))
+    os.environ[name] = value
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+@cache
+def config_params(models: tuple[type[Config], ...]) -> tuple[click.Parameter, ...]:
+    """Slugs, the family and one option per field of ``models``; same-named fields share one."""
+    from ..schema import options
+
+    fields: dict[str, Option] = {}
+    for option in chain.from_iterable(map(options, models)):
+        fields.setdefault(option.name, option)
+    families = click.Option(
+        ["--kernel"],
+        type=click.Choice([model.kernel for model in models]),
+        help="kernel family [default: all that one decode step needs]",
+    )
+    slugs = click.Argument(["slugs"], nargs=-1, metavar="[SLUG|MATRIX.toml]...")
+    return (slugs, families, *map(_field_option, fields.values()))
+
+
+def _field_option(option: Option) -> click.Option:
+    dashed = option.name.replace("_", "-")
+    if option.type is bool:
+        state = "on" if option.default else "off"
+        text = f"{option.doc} [default: {state}]"
+        return click.Option([f"--{dashed}/--no-{dashed}", option.name], default=None, help=text)
+    note = "required" if option.required else f"default: {option.default}"
+    return click.Option(
+        [f"--{dashed}", option.name],
+        metavar="|".join(option.choices) if option.choices else f"{option.low}-{option.high}",
+        help=f"{option.doc} [{note}]",
+    )
+
+
+def target_names(chosen: Iterable[str]) -> tuple[str, ...]:
+    """The targets ``chosen``, else the setting's, else the GPU's here; promotions are noted."""
+    names = tuple(chosen) or tuple(filter(None, (settings.ARCH.value(),)))
+    if names:
+        return tuple(dict.fromkeys(map(_target_name, names)))
+    from ..runtime.nvml import default_arch
+
+    return (default_arch(),)
+
+
+def _target_name(name: str) -> str:
+    from ..targets import TARGETS, target
+
+    try:
+        found = target(name).name
+    except ConfigError:
+        from ..compiler.nvrtc import nvrtc_build, supported_archs
+
+        knows = f"NVRTC {nvrtc_build()} knows {', '.join(supported_archs())}"
+        raise ConfigError("arch", name, f"kgen has {', '.join(TARGETS)}; {knows}") from None
+    if found != name:
+        click.echo(f"note: {name} is promoted to {found}", err=True)
+    return found
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="print JSON")
+arch_option = click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="ARCH",
+    callback=lambda _ctx, _param, value: target_names(value),
+    help="target, may repeat [default: KGEN_ARCH, else the GPU here, else sm_90a]",
+)
+folder_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    callback=lambda _ctx, _param, value: value and _made(value),
+    help="put copies here",
+)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("--output", str(folder), f"cannot be made: {error.strerror}") from None
+    return folder
+
+
+def print_json(data: Any) -> None:
+    """``data`` on stdout."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+# Commands with modules of their own, which are loaded when they are asked for.
+LAZY = {"cache": "cache", "package": "package", "coverage": "package"}

@@ -1,0 +1,1 @@
+"""The rendered kernels on a CPU, every access checked."""

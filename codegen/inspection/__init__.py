@@ -1,0 +1,1 @@
+"""Tells what there is and why; changes nothing."""

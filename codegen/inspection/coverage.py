@@ -1,0 +1,81 @@
+"""Where each kernel of a matrix would come from, without building any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..build import find
+from ..cache.store import Cache
+from ..compiler.render import render
+from ..errors import ConfigError
+from ..plan import plan
+from ..schema import Config, families
+
+State = Literal["packaged", "cached", "compile", "impossible"]
+WORDS: dict[State, str] = {
+    "packaged": "packaged",
+    "cached": "cached",
+    "compile": "must be compiled",
+    "impossible": "cannot exist",
+}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Fields of a matrix that no kernel can have, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel: ``place`` is the file that it would come from, or why it cannot exist."""
+
+    name: str
+    arch: str
+    state: State
+    place: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """The row for people."""
+        return WORDS[self.state], self.name, self.arch, self.place
+
+
+def attempt(kernel: str, fields: Mapping[str, Any]) -> Config | Refused:
+    """The configuration of ``fields``, or why there is none."""
+    try:
+        return families.make(kernel, fields)
+    except ConfigError as error:
+        words = (f"{name}={value}" for name, value in fields.items())
+        return Refused(" ".join((kernel, *words)), str(error))
+
+
+def survey(
+    points: Iterable[Config | Refused], archs: Iterable[str], cache: Cache | None = None
+) -> tuple[Row, ...]:
+    """The rows of ``points`` for every target, in matrix order."""
+    store, targets = cache or Cache(), tuple(archs)
+    return tuple(_row(point, arch, store) for point in points for arch in targets)
+
+
+def _row(point: Config | Refused, arch: str, cache: Cache) -> Row:
+    if isinstance(point, Refused):
+        return Row(point.name, arch, "impossible", point.reason)
+    try:
+        planned = plan(point, arch)
+    except ConfigError as error:
+        return Row(point.slug, arch, "impossible", str(error))
+    found = find(planned, render(planned), cache)
+    if found is None:
+        return Row(point.slug, arch, "compile")
+    state: State = "packaged" if found.origin == "package" else "cached"
+    return Row(point.slug, arch, state, str(found.path))
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """How many kernels are in each state."""
+    states = [row.state for row in rows]
+    return ", ".join(f"{states.count(state)} {words}" for state, words in WORDS.items())

@@ -1,0 +1,128 @@
+"""What a plan is: the frozen result of planning that every later stage reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..schema import Config
+from ..targets import SMEM_RESERVED, Target
+from .params import ParamTable
+
+
+@dataclass(frozen=True)
+class Region:
+    """A piece of a CTA's dynamic shared memory, in bytes."""
+
+    name: str
+    offset: int
+    size: int
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one launch must move and compute at least, and the seconds that implies."""
+
+    bytes: int
+    flops: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the work is cut: the scheme, token rows a CTA, and the CTAs that split K."""
+
+    scheme: str
+    tokens: int
+    k_splits: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known of a kernel before its source is rendered.
+
+    ``grid`` counts CTAs, ``cluster`` those along x that form a cluster, ``threads`` those of a CTA;
+    ``smem`` maps the dynamic shared memory. ``polling`` counts the clusters of a tile of tokens
+    that wait for one another and for other ranks', so that a GPU must hold them all at once.
+    """
+
+    config: Config
+    target: Target
+    schedule: Schedule
+    template: str
+    entry: str
+    grid: tuple[int, int, int]
+    cluster: int
+    threads: int
+    smem: tuple[Region, ...]
+    params: ParamTable
+    constants: Mapping[str, bool | int | str]
+    work: Work
+    polling: int = 0
+
+    def resident(self, ranks: int) -> int:
+        """Clusters that must fit a GPU at once where ``ranks`` share it.
+
+        A rank alone needs those of one tile: tiles start in order, and each polls its own tokens.
+        Ranks that share need those of all tiles: one rank's may all wait before another starts.
+        """
+        return self.polling * (1 if ranks == 1 else ranks * self.grid[2])
+
+    @property
+    def scheme(self) -> str:
+        return self.schedule.scheme
+
+    @property
+    def tokens(self) -> int:
+        return self.schedule.tokens
+
+    @property
+    def k_splits(self) -> int:
+        return self.schedule.k_splits
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory a block, in bytes."""
+        return max((region.offset + region.size for region in self.smem), default=0)
+
+    @property
+    def ctas_per_sm(self) -> int:
+        """CTAs that shared memory lets an SM hold, at most the two that hide a prologue."""
+        return min(2, self.target.smem_per_sm // (self.smem_bytes + SMEM_RESERVED))
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """Every name that the template may use, with its value."""
+        return {
+            "slug": self.config.slug,
+            "entry": self.entry,
+            "fields": self.params.fields,
+            "params_size": self.params.size,
+            "num_tokens": self.tokens,
+            "cluster_size": self.cluster,
+            "num_threads": self.threads,
+            "ctas_per_sm": self.ctas_per_sm,
+            **{f"smem_{region.name}": region.offset for region in self.smem},
+            **self.constants,
+        }
+
+
+def stack(*pieces: tuple[str, int, str]) -> tuple[Region, ...]:
+    """Regions (name, bytes, what lies there) one after the other, each a multiple of 16 bytes."""
+    regions: list[Region] = []
+    for name, size, doc in pieces:
+        start = regions[-1].offset + regions[-1].size if regions else 0
+        regions.append(Region(name, start, -(-size // 16) * 16, doc))
+    return tuple(regions)
+
+
+def entry_name(config: Config) -> str:
+    """The kernel's C name."""
+    return "kgen_" + config.slug.replace("-", "_").replace(".", "_")
+
+
+def work(moved: int, flops: int, target: Target) -> Work:
+    """The floor that ``moved`` bytes and ``flops`` operations imply on ``target``."""
+    return Work(moved, flops, max(moved / target.bandwidth, flops / target.flops))

@@ -1,0 +1,246 @@
+"""The plan of the query kernel: its schedules, shared memory, parameters and work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from ..dims import HEAD_ROWS, KV_LORA, NOPE, PACKED, Q_LORA, QUERY
+from ..errors import ConfigError, PlanError
+from ..schema import Query
+from ..targets import Target
+from .forms import form_of
+from .mailbox import mailbox_constants, sent_query, sent_scalars
+from .model import Plan, Region, Schedule, Work, entry_name, stack, work
+from .params import Array, Axis, ParamTable, Scalar, itemsize, num_rows
+
+CLUSTER = 8
+COMPUTE_THREADS, KV_THREADS = 256, 32
+UK_BYTES = NOPE * 2 * KV_LORA // CLUSTER  # w_uk's 64 columns of a CTA
+NOPE_PITCH = 2 * NOPE + 16
+
+ROWS = Schedule("rows", 8)
+KPAIR = Schedule("ksplit", 16, 2)
+KSPLIT = Schedule("ksplit", 32, 8)
+
+# Which schedule serves a batch: the first whose bound is not below it. Measured on an H200
+# (docs/performance.md); the same on the other datacenter parts until measured there. Of the
+# schemes only `rows` fits sm_120a.
+_HOPPER = ((8, ROWS), (32, KPAIR), (256, KSPLIT))
+SCHEDULES: dict[str, tuple[tuple[int, Schedule], ...]] = {
+    "sm_90a": _HOPPER,
+    "sm_100a": _HOPPER,
+    "sm_103a": _HOPPER,
+    "sm_120a": ((256, ROWS),),
+}
+_FORCED: dict[str, tuple[tuple[int, Schedule], ...]] = {
+    "rows": ((256, ROWS),),
+    "ksplit": ((32, KPAIR), (256, KSPLIT)),
+}
+
+
+def _choose(config: Query, chip: Target) -> Schedule:
+    table = _FORCED.get(config.scheme, SCHEDULES[chip.name])
+    return next(schedule for bound, schedule in table if config.batch <= bound)
+
+
+def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
+    """A cluster of 8 CTAs for each head and tile of tokens."""
+    _check_transport(config, chip)
+    schedule = schedule or _choose(config, chip)
+    if config.q_b_cp_async and schedule.scheme != "rows":
+        allowed = f"belongs to the rows scheme; batch {config.batch} uses {schedule.scheme} here"
+        raise ConfigError("q_b_cp_async", True, allowed)
+    options: dict[str, dict[str, bool | int | str]] = {
+        "rows": {"q_b_cp_async": config.q_b_cp_async},
+        "ksplit": {"k_splits": schedule.k_splits},
+    }
+    form = form_of(config)
+    variant = _VARIANTS[schedule.scheme, schedule.k_splits]
+    return Plan(
+        config=config,
+        target=chip,
+        schedule=schedule,
+        template=variant.template,
+        entry=entry_name(config),
+        grid=(CLUSTER, config.heads, ceil(config.batch / schedule.tokens)),
+        cluster=CLUSTER,
+        threads=COMPUTE_THREADS + KV_THREADS,
+        smem=variant.smem(schedule),
+        params=_query_params(config),
+        constants={
+            "num_heads": config.heads,
+            "query_type": form.query,
+            "kv_header": form.kv_header,
+            "kv_scale": form.kv_scale,
+            "dsa": config.dsa,
+            "store_qc": config.dsa and config.store_qc,
+            "late": config.late,
+            "release": config.release,
+            "transport": config.transport,
+            "poll": config.poll,
+            **mailbox_constants(config),
+            **options[schedule.scheme],
+        },
+        work=_query_work(config, chip),
+        polling=config.heads if config.dcp and config.poll else 0,
+    )
+
+
+def _check_transport(config: Query, chip: Target) -> None:
+    if config.dcp and config.transport == "multicast" and not chip.multimem:
+        allowed = f"{chip.name} has no multicast stores (multimem); allowed is unicast"
+        raise PlanError("transport", "multicast", allowed)
+
+
+def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
+    tokens, rows, warps = schedule.tokens, HEAD_ROWS // CLUSTER, COMPUTE_THREADS // 32
+    return stack(
+        ("weights", rows * (2 * Q_LORA + 64), f"w_qb [{rows}, 1536] BF16"),
+        ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
+        ("partials", warps * tokens * rows * 4, f"[{warps} warps, {tokens}, {rows}] FP32"),
+        ("nope", tokens * NOPE_PITCH, f"[{tokens}, 128] BF16"),
+        ("sums", tokens * warps * 4, f"sums of squares [{tokens}, {warps} warps] FP32"),
+        ("barriers", 2 * 8, "mbarriers"),
+    )
+
+
+def _ksplit_smem(schedule: Schedule) -> tuple[Region, ...]:
+    tokens, splits = schedule.tokens, schedule.k_splits
+    columns = Q_LORA // splits
+    pitch = 2 * columns + 16
+    partials = splits * tokens * HEAD_ROWS // CLUSTER * 4
+    x = max(tokens * pitch, UK_BYTES - partials)
+    return stack(
+        ("weights", HEAD_ROWS * pitch, f"w_qb [{HEAD_ROWS}, {columns}] BF16"),
+        ("x", x, f"q_c [{tokens}, {columns}] BF16; w_uk before, nope after"),
+        ("partials", partials, f"[{splits} slices, {tokens}, 24] FP32; w_uk before"),
+        ("sums", splits * tokens * 4, f"sums of squares [{splits} slices, {tokens}] FP32"),
+        ("barriers", 3 * 8, "mbarriers"),
+    )
+
+
+def _kpair_smem(schedule: Schedule) -> tuple[Region, ...]:
+    tokens, rows, columns = schedule.tokens, HEAD_ROWS // CLUSTER * 2, Q_LORA // 2
+    warps = COMPUTE_THREADS // 32
+    return stack(
+        ("weights", rows * (2 * columns + 64), f"w_qb [{rows}, {columns}] BF16"),
+        ("w_qa", 2 * columns, f"w_qa [{columns}] BF16"),
+        ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
+        (
+            "partials",
+            warps // 2 * tokens * rows * 4,
+            f"[{warps // 2} warps, {tokens}, {rows}] FP32",
+        ),
+        ("received", tokens * rows // 2 * 4, f"the peer's sums [{tokens}, {rows // 2}] FP32"),
+        ("nope", tokens * NOPE_PITCH, f"[{tokens}, 128] BF16"),
+        ("sums", tokens * (warps + 1) * 4, f"sums of squares [{warps} warps + the peer, {tokens}]"),
+        ("barriers", 4 * 8, "mbarriers"),
+    )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A template, and the shared memory that it needs under a schedule."""
+
+    template: str
+    smem: Callable[[Schedule], tuple[Region, ...]]
+
+
+# By scheme and k_splits: which template serves a schedule.
+_VARIANTS: dict[tuple[str, int], Variant] = {
+    ("rows", 1): Variant("query/rows.cu.j2", _rows_smem),
+    ("ksplit", 2): Variant("query/kpair.cu.j2", _kpair_smem),
+    ("ksplit", 8): Variant("query/ksplit.cu.j2", _ksplit_smem),
+}
+
+
+def packed_row() -> Array:
+    """The packed projection row that the query kernels read."""
+    return Array(
+        "qkv",
+        "bf16",
+        (Axis(rows=True, stride="qkv_stride"), Axis(PACKED, at_least=True)),
+        doc="packed projection rows: q_a, kv_a, k_pe, what follows",
+    )
+
+
+def q_c_rows() -> Array:
+    """The normalised q_a rows, an output."""
+    return Array(
+        "q_c",
+        "bf16",
+        (Axis(rows=True, stride="q_c_stride"), Axis(Q_LORA)),
+        role="out",
+        doc="normalised q_a rows",
+    )
+
+
+def step_scalars(batch: int) -> tuple[Scalar, Scalar]:
+    """What every kernel takes by value."""
+    return (
+        Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorms"),
+        num_rows(batch),
+    )
+
+
+def _query_params(config: Query) -> ParamTable:
+    heads, form = config.heads, form_of(config)
+    weights = (
+        Array("w_qa", "bf16", (Axis(Q_LORA),), doc="q_a RMSNorm weight"),
+        Array("w_kva", "bf16", (Axis(KV_LORA),), doc="kv_a RMSNorm weight"),
+        Array("w_qb", "bf16", (Axis(heads * HEAD_ROWS), Axis(Q_LORA)), doc="Q_B, head by head"),
+        Array(
+            "w_uk",
+            "bf16",
+            (Axis(heads, stride="w_uk_stride"), Axis(NOPE), Axis(KV_LORA)),
+            doc="W_UK of each head",
+        ),
+    )
+    cache = Array(
+        "cache",
+        "u8",
+        (Axis(stride="page_stride"), Axis(size="page_size"), Axis(form.row_bytes)),
+        role="inout",
+        doc="paged KV cache",
+    )
+    slots = Array(
+        "slots", "i64", (Axis(rows=True),), align=8, doc="cache row of each token; negative: none"
+    )
+    scales = []
+    if form.query == "e4m3":
+        scales.append(Array("q_scale_inv", "f32", align=4, doc="multiplies the query"))
+    if form.kv_scale:
+        scales.append(Array(form.kv_scale, "f32", align=4, doc=form.kv_scale_doc))
+    out = Array(
+        "out",
+        form.query,
+        (Axis(rows=True, stride="out_stride"), Axis(heads), Axis(QUERY)),
+        role="out",
+        doc="query: 512 latent, 64 rope columns a head",
+    )
+    q_c = (q_c_rows(),) if config.dsa and config.store_qc else ()
+    return ParamTable(
+        arrays=(
+            *(packed_row(), *weights, cache, slots, *scales, out, *q_c),
+            *(sent_query(config, form.query) if config.dcp else ()),
+        ),
+        scalars=(
+            *step_scalars(config.batch),
+            *(sent_scalars(config) if config.dcp else ()),
+        ),
+    )
+
+
+def _query_work(config: Query, chip: Target) -> Work:
+    heads, batch, form = config.heads, config.batch, form_of(config)
+    weights = 2 * (heads * (HEAD_ROWS * Q_LORA + NOPE * KV_LORA) + Q_LORA + KV_LORA)
+    read = 2 * (PACKED) + 8
+    written = form.row_bytes + (QUERY) * heads * itemsize(form.query)
+    if config.dsa and config.store_qc:
+        written += 2 * Q_LORA
+    mailbox = batch * config.dcp * heads * (QUERY) * itemsize(form.query)
+    flops = 2 * batch * heads * (HEAD_ROWS * Q_LORA + NOPE * KV_LORA)
+    moved = weights + batch * (read + written) + mailbox * (1 + config.poll)
+    return work(moved, flops, chip)

@@ -1,0 +1,1 @@
+"""What every kernel computes, in NumPy: the specification as code."""

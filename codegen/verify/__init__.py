@@ -1,0 +1,1 @@
+"""Whether kernels are right: fresh inputs, the reference, the rules that judge."""

@@ -1,0 +1,35 @@
+"""How query_norm kernels are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...dims import (
+    Q_LORA,
+)
+from ...reference import query as reference
+from ...schema import QueryNorm
+from .. import tolerance
+from ..expected import Expected
+from ..samples import (
+    ROWS,
+    Arrays,
+    Rng,
+    Sample,
+    bf16,
+    packed_rows,
+)
+
+
+def sample(config: QueryNorm, rng: Rng, rows: int = ROWS) -> Sample:
+    """Inputs of the query_norm kernel."""
+    base = Sample.of(rng, config.batch, rows=rows)
+    arrays: Arrays = {"qkv": packed_rows(rng, base), "w_qa": bf16(rng, Q_LORA, scale=0.1, mean=1)}
+    return replace(base, arrays=arrays, scalars={"eps": 1e-6})
+
+
+def expect(config: QueryNorm, sample: Sample) -> Iterable[Expected]:
+    qkv, w_qa = sample.arrays["qkv"][sample.live], sample.arrays["w_qa"]
+    want = reference.query_norm(qkv, w_qa=w_qa, eps=sample.scalars["eps"])
+    yield Expected("q_c", "q_c", (sample.live,), want, tolerance.nearly_exact)

@@ -1,9 +1,0 @@
-#pragma once
-// Per-tensor FP8 KV rows, multiplied by the inverse scale (dense).
-
-struct KvScale {
-    float k_scale_inv;
-    __device__ float operator()(float value) const { return value * k_scale_inv; }
-};
-
-#include "kv_fp8.cuh"

@@ -1,0 +1,83 @@
+#pragma once
+// Barriers, clusters and programmatic launches.
+#include "ptx/types.cuh"
+
+using SharedAddr = uint32_t;  // an address in the shared window, this CTA's or (mapped) a peer's
+
+// The CTA's dynamic shared memory.
+__device__ inline uint8_t* dynamic_shared() {
+    extern __shared__ __align__(128) uint8_t storage[];
+    return storage;
+}
+
+__device__ inline SharedAddr shared_addr(const void* pointer) {
+    return static_cast<SharedAddr>(__cvta_generic_to_shared(pointer));
+}
+
+// The address in CTA `rank` of the cluster that `addr` has in this one.
+__device__ inline SharedAddr map_to_rank(SharedAddr addr, uint32_t rank) {
+    SharedAddr mapped;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(addr), "r"(rank));
+    return mapped;
+}
+
+// NOTE: relaxed, since all it has to order is mbarrier_init_fence; a release waits for every
+// global access on its way.
+__device__ inline void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ inline void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Block barrier `id` among `threads` threads.
+template <int id, int threads>
+__device__ inline void named_barrier() {
+    asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+
+__device__ inline void mbarrier_init(SharedAddr barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Make initialised mbarriers visible to the cluster and to asynchronous copies.
+__device__ inline void mbarrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ inline void mbarrier_arrive(SharedAddr barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrive on a peer's barrier; what this thread has read and written comes before.
+__device__ inline void mbarrier_arrive_remote(SharedAddr barrier) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ inline void mbarrier_arrive_expect(SharedAddr barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Wait for the phase of `parity` to complete and acquire what its arrivals and transactions brought.
+__device__ inline void mbarrier_wait(SharedAddr barrier, uint32_t parity) {
+    uint32_t done = 0;
+    while (!done) {
+        asm volatile(
+            "{ .reg .pred p;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    }
+}
+
+// Wait until the grids before this one in the chain are complete and their writes visible.
+__device__ inline void wait_for_previous_grid() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Let the next grid of the chain start its prologue.
+__device__ inline void launch_next_grid() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}

@@ -1,0 +1,65 @@
+#pragma once
+// W_UK absorption: latent[token, 64 columns of this CTA] = nope[token, 128] @ w_uk[128, 64 columns].
+#include "ptx/stage.cuh"
+#include "math/convert.cuh"
+#include "ptx/mma.cuh"
+
+constexpr int kNopeColumns = 128;
+constexpr int kNopePitch = 2 * kNopeColumns + 16;  // bytes; 17 * 16: ldmatrix without bank conflicts
+constexpr int kUkColumns = 64;                     // of w_uk, this CTA's
+
+// Where the eight columns `piece` of row `k` of w_uk lie: rows of 128 bytes, their pieces permuted so
+// that eight rows of one piece fall into different banks.
+__device__ inline SharedAddr uk_piece(SharedAddr staged, int k, int piece) {
+    return staged + 128 * k + 16 * (piece ^ k % 8);
+}
+
+// Start copying the CTA's 64 columns of w_uk [128, 512].
+template <int threads>
+__device__ inline void stage_uk(SharedAddr staged, const bf16* w_uk, int part, int thread) {
+#pragma unroll
+    for (int i = 0; i < kNopeColumns * 8 / threads; ++i) {
+        const int k = (i * threads + thread) / 8, piece = thread % 8;
+        async_load16(uk_piece(staged, k, piece), w_uk + 512 * k + kUkColumns * part + 8 * piece);
+    }
+}
+
+// The fragments of one warp's eight latent columns: every 16 bytes serve two steps of K.
+struct UkFragments { Vec16 pair[4]; };
+
+__device__ inline UkFragments load_uk_fragments(SharedAddr staged, int warp, int lane) {
+    UkFragments w;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        w.pair[i] = load_matrix_transposed(uk_piece(staged, 32 * i + lane, warp));
+    return w;
+}
+
+// Eight tokens: the upper half of the 16-row tile is zero.
+__device__ inline Acc absorb8(SharedAddr nope, const UkFragments& w, int lane) {
+    Acc even = {}, odd = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const Vec16 x = load_matrix(nope + (lane % 8) * kNopePitch + 64 * i + 16 * (lane / 8));
+        mma(even, x.word[0], 0, x.word[1], 0, w.pair[i].word[0], w.pair[i].word[1]);
+        mma(odd, x.word[2], 0, x.word[3], 0, w.pair[i].word[2], w.pair[i].word[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
+    return even;
+}
+
+// Sixteen tokens.
+__device__ inline Acc absorb16(SharedAddr nope, const UkFragments& w, int lane) {
+    Acc even = {}, odd = {};
+    const SharedAddr row = nope + (lane % 16) * kNopePitch + 16 * (lane / 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const Vec16 x = load_matrix(row + 64 * i), y = load_matrix(row + 64 * i + 32);
+        mma(even, x.word[0], x.word[1], x.word[2], x.word[3], w.pair[i].word[0], w.pair[i].word[1]);
+        mma(odd, y.word[0], y.word[1], y.word[2], y.word[3], w.pair[i].word[2], w.pair[i].word[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
+    return even;
+}

@@ -1,0 +1,41 @@
+#pragma once
+// Values of the query: rounded to BF16, then kept so or scaled to E4M3.
+#include "math/convert.cuh"
+
+// What two and eight values of the query take.
+template <class Query> struct Packed;
+template <> struct Packed<e4m3> { using Pair = uint16_t; using Eight = Vec8; };
+template <> struct Packed<bf16> { using Pair = uint32_t; using Eight = Vec16; };
+
+template <class Query>
+__device__ inline typename Packed<Query>::Pair to_query_pair(float low, float high, float scale) {
+    const uint32_t pair = to_bf16x2(low, high);
+    if constexpr (sizeof(Query) == 2) return pair;
+    const Pair v = multiply(from_bf16x2(pair), {scale, scale});
+    return to_e4m3x2(v.low, v.high);
+}
+
+// Eight values that are BF16 already.
+template <class Query>
+__device__ inline typename Packed<Query>::Eight to_query8(const Vec16& v, float scale) {
+    if constexpr (sizeof(Query) == 2) {
+        return v;
+    } else {
+        Vec8 packed;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            packed.word[i] = to_e4m3x4(bf16_low(v.word[2 * i]) * scale, bf16_high(v.word[2 * i]) * scale,
+                                       bf16_low(v.word[2 * i + 1]) * scale, bf16_high(v.word[2 * i + 1]) * scale);
+        return packed;
+    }
+}
+
+template <class Query>
+__device__ inline void store_query_pair(Query* target, float low, float high, float scale) {
+    *reinterpret_cast<typename Packed<Query>::Pair*>(target) = to_query_pair<Query>(low, high, scale);
+}
+
+template <class Query>
+__device__ inline void store_query8(Query* target, const Vec16& v, float scale) {
+    *reinterpret_cast<typename Packed<Query>::Eight*>(target) = to_query8<Query>(v, scale);
+}
