@@ -12,29 +12,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {
-    **dict.fromkeys(("value_bmm", "warmup"), "api"),
-    "Kernel": "runtime.kernel",
-    "Prepared": "runtime.kernel",
-    "Emulation": "emulator.kernel",
-    "emulate": "emulator.kernel",
-    **dict.fromkeys(
-        (
-            "ArgumentError",
-            "CacheWarning",
-            "CompileError",
-            "ConfigError",
-            "DeviceError",
-            "DriverError",
-            "EmulationError",
-            "KgenError",
-            "PlanError",
-            "RenderError",
-        ),
-        "errors",
-    ),
-}  # the module that a public name is in
-
 
 def _families() -> tuple[str, ...]:
     from .codegen.schema import KERNELS
@@ -43,13 +20,15 @@ def _families() -> tuple[str, ...]:
 
 
 def __getattr__(name: str) -> Any:
+    from .codegen.public import MODULES, PLACES
+
     if name == "__version__":
         value: Any = import_module(".codegen.version", __name__).version()
-    elif name == "dcp":
-        value = import_module(".codegen.dcp", __name__)
     elif name == "__all__":
-        value = sorted(("__version__", "dcp", *_PLACES, *_families()))
-    elif place := _PLACES.get(name):
+        value = sorted(("__version__", *MODULES, *PLACES, *_families()))
+    elif name in MODULES:
+        value = import_module(f".codegen.{name}", __name__)
+    elif place := PLACES.get(name):
         value = getattr(import_module(f".codegen.{place}", __name__), name)
     elif not name.startswith("_") and name in _families():
         value = import_module(".codegen.api", __name__).family(name)

@@ -91,8 +91,9 @@ def build(
 def _place(artifact: Artifact, folder: Path | None) -> Path | None:
     if folder is None:
         return artifact.path
-    path = folder / f"{artifact.plan.config.slug}-{artifact.plan.target.name}.cubin"
-    path.write_bytes(artifact.cubin.image)
+    path = folder / f"{artifact.plan.code}-{artifact.plan.target.name}.cubin"
+    if artifact.origin != "shared":
+        path.write_bytes(artifact.cubin.image)
     return path
 
 
@@ -116,23 +117,23 @@ def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> 
 @click.option("--check", is_flag=True, help="write nothing; fail on any difference")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER")
 def generate(check: bool, output: Path | None) -> None:
-    """Write the CUDA source of the canonical kernels to generated/."""
+    """Write the CUDA source of the canonical kernels to generated/, and the stub of the calls."""
     from .codegen.compiler import goldens
 
-    folder, sources = goldens.folder(output), goldens.sources()
+    wanted = goldens.files(output)
     if not check:
-        touched = goldens.write(folder, sources)
+        touched = goldens.write(wanted)
         for path in touched:
             click.echo(path)
-        click.echo(f"{len(sources)} sources, {len(touched)} changed", err=True)
+        click.echo(f"{len(wanted)} files, {len(touched)} changed", err=True)
         return
-    differences = goldens.compare(folder, sources)
+    differences = goldens.compare(wanted)
     for difference in differences:
         click.echo(f"{difference.kind} {difference.path}")
         click.echo(difference.diff, nl=bool(difference.diff))
     if differences:
-        raise click.ClickException(f"{len(differences)} of {folder} differ: run kgen generate")
-    click.echo(f"{len(sources)} sources are current", err=True)
+        raise click.ClickException(f"{len(differences)} files differ: run kgen generate")
+    click.echo(f"{len(wanted)} files are current", err=True)
 
 
 @kgen.command()

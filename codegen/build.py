@@ -1,41 +1,47 @@
-"""From a configuration to a cubin: the one place that decides where a cubin comes from."""
+"""From a configuration to a cubin: the one place that decides where a cubin comes from.
+
+A request goes down a list of sources, packages, caches, the compiler, until one answers.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import settings
 from .cache import installed, lookup, missing
-from .cache.keys import Identity, identity
-from .cache.store import Cache, Entry
+from .cache.keys import Request
+from .cache.store import Cache
 from .compiler import nvrtc
 from .compiler.jobs import job_count
 from .compiler.nvrtc import Cubin, Resources
 from .compiler.render import Source, render
 from .errors import CompileError, ConfigError
-from .plan import Plan, plan
+from .plan import Plan
 from .targets import DEFAULT, Target
 from .version import version
 
 if TYPE_CHECKING:
     from .schema import Config
 
+Origin = Literal["package", "cache", "compiled", "shared"]
+
 
 @dataclass(frozen=True)
 class Artifact:
     """A built kernel. ``path`` is None where it could not be stored; ``seconds`` is the whole
-    time from the configuration to here."""
+    time from the configuration to here. Of kernels built together that share a cubin, all but the
+    first are ``shared``."""
 
     plan: Plan
     cubin: Cubin
     key: str
     path: Path | None
-    origin: Literal["package", "cache", "compiled"]
+    origin: Origin
     seconds: float = 0.0
 
 
@@ -79,55 +85,75 @@ def build(
         When NVRTC refuses the source. Nothing is stored.
     """
     started = time.perf_counter()
-    planned = plan(config, arch or settings.ARCH.value() or DEFAULT)
-    source = render(planned)
-    cache = cache or Cache()
-    _dump(source, planned.target.name)
-    artifact = find(planned, source, cache, packaged) or _compiled(planned, source, cache)
-    _dump(source, planned.target.name, artifact.cubin)
-    artifact = replace(artifact, seconds=time.perf_counter() - started)
+    request = Request.of(config, arch or settings.ARCH.value() or DEFAULT)
+    return _answer(request, cache or Cache(), packaged, started)
+
+
+def _answer(request: Request, cache: Cache, packaged: bool, started: float) -> Artifact:
+    _dump(request.source, request.arch)
+    found = find(request, cache, packaged) or _compiled(request, cache)
+    _dump(request.source, request.arch, found.cubin)
+    artifact = replace(found, seconds=time.perf_counter() - started)
     _tell(artifact)
     return artifact
 
 
-def find(planned: Plan, source: Source, cache: Cache, packaged: bool = True) -> Artifact | None:
+def find(request: Request, cache: Cache, packaged: bool = True) -> Artifact | None:
     """What there is without compiling, in the order of look-up: packages, then caches."""
-    if packaged and (packed := installed.find(planned, source)):
-        return Artifact(planned, packed.cubin, packed.key, packed.path, "package")
+    return (_packaged(request) if packaged else None) or _cached(request, cache)
+
+
+def _packaged(request: Request) -> Artifact | None:
+    packed = installed.find(request)
+    if packed is None:
+        return None
+    return Artifact(request.plan, packed.cubin, packed.key, packed.path, "package")
+
+
+def _cached(request: Request, cache: Cache) -> Artifact | None:
     try:
-        digest = identify(planned, source).key
+        key = request.key
     except CompileError:
         if settings.JIT.value():
             raise
         return None  # no NVRTC, and none is needed
-    return _cached(planned, source, cache, digest)
-
-
-def identify(planned: Plan, source: Source) -> Identity:
-    """The fields that make the key of a kernel, the NVRTC of this process among them."""
-    arch = planned.target.name
-    return identity(source, arch, nvrtc.options(arch), nvrtc.nvrtc_build())
-
-
-def _cached(planned: Plan, source: Source, cache: Cache, digest: str) -> Artifact | None:
-    entry = lookup.find(digest, lookup.path(cache))
+    entry = lookup.find(key, lookup.path(cache))
     if entry is None:
         return None
-    cubin = _cubin(entry, source, planned.target.name)
-    return Artifact(planned, cubin, digest, entry.path, "cache")
+    facts = entry.meta
+    resources = Resources(**facts["resources"])
+    cubin = Cubin(
+        entry.image, request.plan.entry, request.arch, facts["log"], resources, facts["seconds"]
+    )
+    return Artifact(request.plan, cubin, key, entry.path, "cache")
 
 
-def _compiled(planned: Plan, source: Source, cache: Cache) -> Artifact:
+def _compiled(request: Request, cache: Cache) -> Artifact:
     if not settings.JIT.value():
-        raise missing.forbidden(planned, lookup.path(cache))
-    fields = identify(planned, source)
-    with lookup.turn(fields.key, cache):
-        if found := _cached(planned, source, cache, fields.key):  # built while we waited
+        raise missing.forbidden(request.plan, lookup.path(cache))
+    with lookup.turn(request.key, cache):
+        if found := _cached(request, cache):  # built while we waited
             return found
-        cubin = nvrtc.compile(source, planned.target.name)
-        facts = _facts(fields, cubin, planned, source)
-        path = lookup.store(cache, fields.key, cubin.image, facts)
-    return Artifact(planned, cubin, fields.key, path, "compiled")
+        cubin = nvrtc.compile(request.source, request.arch)
+        path = lookup.store(cache, request.key, cubin.image, _facts(request, cubin))
+    return Artifact(request.plan, cubin, request.key, path, "compiled")
+
+
+def _facts(request: Request, cubin: Cubin) -> dict[str, Any]:
+    return {
+        "kernel": request.plan.config.kernel,
+        "name": request.plan.code,
+        "arch": cubin.arch,
+        "template": request.source.template,
+        "entry": cubin.entry,
+        "kgen": version(),
+        "nvrtc": nvrtc.nvrtc_build(),
+        "options": nvrtc.options(cubin.arch),
+        "fields": dict(request.fields),
+        "resources": asdict(cubin.resources),
+        "log": cubin.log,
+        "seconds": round(cubin.seconds, 4),
+    }
 
 
 def build_many(
@@ -137,7 +163,7 @@ def build_many(
     on_done: Callable[[Result], None] = lambda result: None,
     packaged: bool = True,
 ) -> list[Result]:
-    """Build every configuration for every target, ``jobs`` at a time.
+    """Build every configuration for every target, ``jobs`` at a time; what shares a cubin, once.
 
     NVRTC compiles outside of Python's lock and in parallel, so that threads keep all cores busy
     and share one loaded compiler. A failure is that kernel's result and stops no other.
@@ -146,29 +172,54 @@ def build_many(
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     targets = tuple(archs)
-    work = [(config, arch) for config in configs for arch in targets]
+    asked = [(config, arch) for config in configs for arch in targets]
+    results: dict[int, Result] = {}
     with ThreadPoolExecutor(job_count(jobs)) as pool:
-        futures = [pool.submit(_attempt, config, arch, packaged) for config, arch in work]
+        futures = {
+            pool.submit(_attempt, group, packaged): numbers
+            for numbers, group in _groups(asked, results, on_done)
+        }
         try:
             for future in as_completed(futures):
-                on_done(future.result())
+                for number, result in zip(futures[future], future.result(), strict=True):
+                    results[number] = result
+                    on_done(result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [future.result() for future in futures]
+    return [results[number] for number in range(len(asked))]
 
 
-def _attempt(config: Config, arch: str, packaged: bool) -> Result:
+def _groups(
+    asked: Sequence[tuple[Config, str]],
+    results: dict[int, Result],
+    on_done: Callable[[Result], None],
+) -> Iterable[tuple[list[int], list[Request]]]:
+    """Requests that share a cubin, with their places; what has no plan is a result at once."""
+    groups: dict[str, tuple[list[int], list[Request]]] = {}
+    for number, (config, arch) in enumerate(asked):
+        try:
+            request = Request.of(config, arch)
+        except Exception as error:
+            results[number] = Result(config, arch, None, error)
+            on_done(results[number])
+            continue
+        numbers, group = groups.setdefault(request.code, ([], []))
+        numbers.append(number)
+        group.append(request)
+    return groups.values()
+
+
+def _attempt(group: list[Request], packaged: bool) -> list[Result]:
+    """The results of requests that share a cubin: the first is answered, others get the same."""
+    first, *others = group
     try:
-        return Result(config, arch, build(config, arch, packaged=packaged))
+        artifact = _answer(first, Cache(), packaged, time.perf_counter())
     except Exception as error:
-        return Result(config, arch, None, error)
-
-
-def _cubin(entry: Entry, source: Source, arch: str) -> Cubin:
-    facts = entry.meta
-    resources = Resources(**facts["resources"])
-    return Cubin(entry.image, source.entry, arch, facts["log"], resources, facts["seconds"])
+        return [Result(each.plan.config, each.arch, None, error) for each in group]
+    made = [artifact]
+    made += [replace(artifact, plan=each.plan, origin="shared", seconds=0.0) for each in others]
+    return [Result(each.plan.config, each.plan.target.name, each) for each in made]
 
 
 def ptx(planned: Plan) -> str:
@@ -179,22 +230,6 @@ def ptx(planned: Plan) -> str:
             settings.JIT.name, "0", f"{name} is compiled to show its PTX; set it to 1"
         )
     return nvrtc.ptx(render(planned), planned.target.name)
-
-
-def _facts(fields: Identity, cubin: Cubin, planned: Plan, source: Source) -> dict[str, Any]:
-    return {
-        "config": planned.config.slug,
-        "arch": cubin.arch,
-        "template": source.template,
-        "entry": cubin.entry,
-        "kgen": version(),
-        "nvrtc": nvrtc.nvrtc_build(),
-        "options": nvrtc.options(cubin.arch),
-        "fields": dict(fields.fields),
-        "resources": asdict(cubin.resources),
-        "log": cubin.log,
-        "seconds": round(cubin.seconds, 4),
-    }
 
 
 def _dump(source: Source, arch: str, cubin: Cubin | None = None) -> None:

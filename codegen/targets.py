@@ -22,13 +22,9 @@ class Target:
     smem_per_block: int
     smem_per_sm: int
     regs_per_sm: int
-    max_cluster: int  # with the non-portable attribute
-    sms: int  # of the largest part sold: what one wave of a plan is counted against
     bandwidth: float  # bytes/s that a copy reaches (measured on sm_90a, else the datasheet's)
     flops: float  # dense BF16 FLOP/s, datasheet
-    e2m1: bool  # cvt.*.e2m1x2
-    f32x2: bool  # packed FP32 arithmetic
-    multimem: bool
+    multimem: bool  # stores to multicast addresses
 
 
 SMEM_RESERVED = 1024
@@ -36,10 +32,10 @@ SMEM_RESERVED = 1024
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("sm_90a", 9, 0, 232448, 233472, 65536, 16, 132, 4.3e12, 989e12, False, False, True),
-        Target("sm_100a", 10, 0, 232448, 233472, 65536, 16, 148, 8e12, 2250e12, True, True, True),
-        Target("sm_103a", 10, 3, 232448, 233472, 65536, 16, 148, 8e12, 2500e12, True, True, True),
-        Target("sm_120a", 12, 0, 101376, 102400, 65536, 8, 188, 1.8e12, 500e12, True, True, False),
+        Target("sm_90a", 9, 0, 232448, 233472, 65536, 4.3e12, 989e12, True),
+        Target("sm_100a", 10, 0, 232448, 233472, 65536, 8e12, 2250e12, True),
+        Target("sm_103a", 10, 3, 232448, 233472, 65536, 8e12, 2500e12, True),
+        Target("sm_120a", 12, 0, 101376, 102400, 65536, 1.8e12, 500e12, False),
     )
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..cache import installed
-from .wheel import Label
+from .wheel import Label, cubins
 
 if TYPE_CHECKING:
     from ..build import Artifact
@@ -45,7 +45,7 @@ def files(artifacts: Iterable[Artifact], label: Label) -> dict[str, str]:
 
 
 def _header(made: list[Artifact], name: str) -> Iterator[str]:
-    yield f"// {len(made)} kernels that kgen built: cubins are in {name}.c. C11 or C++11, 64 bits."
+    yield f"// {len(made)} kernels that kgen built; cubins are in {name}.c. C11 or C++11, 64 bits."
     yield "#pragma once\n#include <assert.h>\n#include <stddef.h>\n#include <stdint.h>\n"
     yield f'#ifdef __cplusplus\nextern "C" {{\n#endif\n{_GUARDED}'
     layouts: dict[str, ParamTable] = {}
@@ -53,8 +53,8 @@ def _header(made: list[Artifact], name: str) -> Iterator[str]:
         layouts.setdefault(_struct(artifact), artifact.plan.params)
     for struct_name, params in layouts.items():
         yield from _layout(struct_name, params)
-    names = {artifact.cubin.entry: _struct(artifact) for artifact in made}
-    yield from (f"typedef struct {names[entry]} {entry}_params;" for entry in names)
+    structs = {artifact.cubin.entry: _struct(artifact) for artifact in made}
+    yield from (f"typedef struct {struct} {entry}_params;" for entry, struct in structs.items())
     yield f"\nextern const kgen_kernel {name}[];  // in the order of config, then arch"
     yield f"extern const size_t {name}_count;\n"
     yield "// The kernel of a configuration for a GPU's compute capability, or NULL."
@@ -94,13 +94,13 @@ def _layout(name: str, params: ParamTable) -> Iterator[str]:
 
 def _source(made: list[Artifact], name: str) -> Iterator[str]:
     yield f'#include "{name}.h"\n\n#include <string.h>\n'
-    yield "// Cubins, as little-endian words."
-    for index, artifact in enumerate(made):
-        yield f"static const uint64_t cubin_{index}[] = {{"
+    yield "// Cubins, as little-endian words; several kernels may share one."
+    for cubin, artifact in cubins(made).items():
+        yield f"static const uint64_t {_variable(cubin)}[] = {{"
         yield from _words(artifact.cubin.image)
         yield "};"
     yield f"\nconst kgen_kernel {name}[] = {{"
-    yield from (_row(index, artifact) for index, artifact in enumerate(made))
+    yield from map(_row, made)
     yield f"}};\nconst size_t {name}_count = {len(made)};\n"
     yield f"""const kgen_kernel* {name}_find(const char* config, int major, int minor) {{
     for (size_t i = 0; i < {name}_count; ++i) {{
@@ -111,11 +111,16 @@ def _source(made: list[Artifact], name: str) -> Iterator[str]:
 }}"""
 
 
-def _row(index: int, artifact: Artifact) -> str:
+def _variable(cubin: str) -> str:
+    return f"cubin_{cubin.replace('-', '_')}"
+
+
+def _row(artifact: Artifact) -> str:
     plan, cubin = artifact.plan, artifact.cubin
+    image = _variable(f"{plan.code}-{plan.target.name}")
     facts = (
         f'"{plan.config.slug}", "{plan.target.name}", {plan.target.major}, {plan.target.minor}',
-        f'"{cubin.entry}", cubin_{index}, {len(cubin.image)}',
+        f'"{cubin.entry}", {image}, {len(cubin.image)}',
         f"{{{', '.join(map(str, plan.grid))}}}, {{{plan.threads}, 1, 1}}, {plan.cluster}",
         f"{plan.smem_bytes}, {cubin.resources.smem_static}, {cubin.resources.registers}",
         f'sizeof({cubin.entry}_params), "{_struct(artifact)}"',

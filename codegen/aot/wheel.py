@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..cache import installed
+from ..cache.keys import Request
 from ..compiler import nvrtc
 from ..compiler.render import render
 from ..errors import ConfigError
@@ -61,22 +62,38 @@ class Label:
 
 
 def manifest(artifacts: Iterable[Artifact]) -> dict[str, Any]:
-    """All that is known of the kernels, in the order of their names; sizes in bytes."""
-    listed = sorted(map(_facts, artifacts), key=lambda facts: (facts["config"], facts["arch"]))
+    """All that is known of the kernels and their cubins, in the order of names; sizes in bytes."""
+    made = _ordered(artifacts)
     layouts = {
         installed.layout_hash(data): data
-        for data in (installed.layout(artifact.plan.params) for artifact in artifacts)
+        for data in (installed.layout(artifact.plan.params) for artifact in made)
     }
-    used = {facts["params"]: layouts[facts["params"]] for facts in listed}
-    head = installed.versions() | {"nvrtc": nvrtc.nvrtc_build()}
-    return head | {"layouts": used, "kernels": listed}
+    return {
+        **installed.versions(),
+        "nvrtc": nvrtc.nvrtc_build(),
+        "layouts": layouts,
+        "cubins": [_cubin_facts(artifact) for artifact in cubins(made).values()],
+        "kernels": [_kernel_facts(artifact) for artifact in made],
+    }
+
+
+def _ordered(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    return sorted(artifacts, key=lambda each: (each.plan.config.slug, each.plan.target.name))
+
+
+def cubins(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
+    """A kernel for each cubin among ``artifacts``, by a name for its file; in order of names."""
+    named = {
+        f"{each.plan.code}-{each.plan.target.name}": each for each in _ordered(artifacts)[::-1]
+    }
+    return dict(sorted(named.items()))
 
 
 def wheel(artifacts: Iterable[Artifact], label: Label) -> bytes:
     """The wheel's bytes: the same for the same kernels, in whatever order, and label."""
     made = tuple(artifacts)
     listing = manifest(made)
-    files = {f"{label.module}/{_file(a)}": a.cubin.image for a in made}
+    files = {f"{label.module}/{_file(a)}": a.cubin.image for a in cubins(made).values()}
     files[f"{label.module}/{installed.MANIFEST}"] = json.dumps(listing, indent=1).encode() + b"\n"
     files[f"{label.module}/__init__.py"] = b'"""Kernels that kgen built ahead of time."""\n'
     return _zipped(dict(sorted(files.items())) | _metadata(label, listing["kgen"]), label)
@@ -84,28 +101,38 @@ def wheel(artifacts: Iterable[Artifact], label: Label) -> bytes:
 
 def _file(artifact: Artifact) -> str:
     plan = artifact.plan
-    return f"cubins/{plan.config.slug}-{plan.target.name}.cubin"
+    return f"cubins/{plan.code}-{plan.target.name}.cubin"
 
 
-def _facts(artifact: Artifact) -> dict[str, Any]:
+def _cubin_facts(artifact: Artifact) -> dict[str, Any]:
     plan, cubin = artifact.plan, artifact.cubin
     return {
-        "config": plan.config.slug,
+        "kernel": plan.config.kernel,
+        "name": plan.code,
         "arch": plan.target.name,
+        "code": _code(artifact),
         "entry": cubin.entry,
         "file": _file(artifact),
         "bytes": len(cubin.image),
         "checksum": hashlib.sha256(cubin.image).hexdigest(),
         "key": artifact.key,
-        "source": installed.source_hash(render(plan), plan.target.name),
         "params": installed.layout_hash(installed.layout(plan.params)),
-        "grid": plan.grid,
         "threads": plan.threads,
         "cluster": plan.cluster,
         "smem_dynamic": plan.smem_bytes,
         "resources": asdict(cubin.resources),
         "log": cubin.log,
     }
+
+
+def _kernel_facts(artifact: Artifact) -> dict[str, Any]:
+    plan = artifact.plan
+    name = {"config": plan.config.slug, "arch": plan.target.name}
+    return name | {"code": _code(artifact), "grid": plan.grid}
+
+
+def _code(artifact: Artifact) -> str:
+    return Request(artifact.plan, render(artifact.plan)).code
 
 
 def _metadata(label: Label, kgen: str) -> dict[str, bytes]:

@@ -29,7 +29,7 @@ def yardstick(arch: str) -> Kernel:
         target=chip,
         schedule=Schedule("yardstick", 1),
         template="yardstick.cu",
-        entry="kgen_yardstick",
+        code="yardstick",
         grid=(CLUSTER, ROWS, 1),
         cluster=CLUSTER,
         threads=THREADS,

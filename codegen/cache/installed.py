@@ -15,33 +15,36 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ..compiler import nvrtc
 from ..compiler.nvrtc import Cubin, Resources
 from ..errors import CacheWarning
 from ..schema import VERSION
 from ..version import version
-from .keys import key
+from .keys import Request
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from ..compiler.render import Source
-    from ..plan import ParamTable, Plan
+    from ..plan import ParamTable
 
 GROUP = "kgen.cubins"  # of entry points: name = folder beside the package's metadata
 MANIFEST = "manifest.json"
-FORMAT = 1  # of the manifest
+FORMAT = 2  # of the manifest
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package: its kernels' facts by slug and target, none where there is a
-    ``problem``, which says why it is not used."""
+    """An installed package, empty where there is a ``problem``, which says why it is not used.
+
+    ``cubins`` has the facts of each by :attr:`Request.code`; ``kernels`` are the configurations
+    and targets that it was built for, each with its cubin's code. A cubin serves other
+    configurations too, if their kernels have the same source.
+    """
 
     name: str
     version: str
     folder: Path
-    kernels: Mapping[tuple[str, str], Mapping[str, Any]]
+    cubins: Mapping[str, Mapping[str, Any]]
+    kernels: Mapping[tuple[str, str], str]
     problem: str | None = None
 
     def __str__(self) -> str:
@@ -58,22 +61,23 @@ class Packed:
     path: Path
 
 
-def find(planned: Plan, source: Source) -> Packed | None:
-    """The kernel of ``planned`` from the first package that has it.
+def find(request: Request) -> Packed | None:
+    """The cubin of ``request`` from the first package that has it.
 
     What cannot be used is passed over, with one :class:`CacheWarning` a package and reason.
     """
-    name = planned.config.slug, planned.target.name
     for package in installed():
         if package.problem:
             _say(package, package.problem)
-        elif facts := package.kernels.get(name):
+        elif facts := package.cubins.get(request.code):
             try:
-                return _load(package, facts, planned, source)
+                return _load(package, facts, request)
             except (OSError, ValueError) as error:
-                _say(package, str(error), f"{' for '.join(name)} ")
+                _say(package, str(error), f"{request.name} ")
             except (KeyError, TypeError) as error:
-                _say(package, f"has damaged facts ({error!r})", f"{' for '.join(name)} ")
+                _say(package, f"has damaged facts ({error!r})", f"{request.name} ")
+        elif (request.plan.config.slug, request.arch) in package.kernels:
+            _say(package, "was built from another source", f"{request.name} ")
     return None
 
 
@@ -88,11 +92,6 @@ def search() -> tuple[Package, ...]:
     from importlib.metadata import entry_points
 
     return tuple(map(_read, sorted(entry_points(group=GROUP), key=lambda point: point.name)))
-
-
-def source_hash(source: Source, arch: str) -> str:
-    """What decides a kernel's code but for the compiler's build, so that NVRTC is not asked."""
-    return key(source, arch, nvrtc.options(arch), "")
 
 
 def layout(params: ParamTable) -> dict[str, Any]:
@@ -121,11 +120,12 @@ def _read(point: EntryPoint) -> Package:
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         problem = _problem(manifest)
-        listed = () if problem else manifest["kernels"]
-        kernels = {(each["config"], each["arch"]): each for each in listed}
+        listed = {"cubins": (), "kernels": ()} if problem else manifest
+        cubins = {each["code"]: each for each in listed["cubins"]}
+        kernels = {(each["config"], each["arch"]): each["code"] for each in listed["kernels"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        kernels, problem = {}, f"its {MANIFEST} cannot be read ({error!r})"
-    return Package(point.name, version, folder, kernels, problem)
+        cubins, kernels, problem = {}, {}, f"its {MANIFEST} cannot be read ({error!r})"
+    return Package(point.name, version, folder, cubins, kernels, problem)
 
 
 def _problem(manifest: Mapping[str, Any]) -> str | None:
@@ -137,18 +137,16 @@ def _problem(manifest: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _load(package: Package, facts: Mapping[str, Any], planned: Plan, source: Source) -> Packed:
-    """Read and check one kernel; ValueError says what is wrong with it."""
-    if facts["params"] != layout_hash(layout(planned.params)):
+def _load(package: Package, facts: Mapping[str, Any], request: Request) -> Packed:
+    """Read and check one cubin; ValueError says what is wrong with it."""
+    if facts["params"] != layout_hash(layout(request.plan.params)):
         raise ValueError("has another parameter layout")
-    if facts["source"] != source_hash(source, planned.target.name):
-        raise ValueError("was built from another source")
     path = package.folder / facts["file"]
     image = path.read_bytes()
     if (found := hashlib.sha256(image).hexdigest()) != facts["checksum"]:
         raise ValueError(f"is damaged: {path} has SHA-256 {found}, not {facts['checksum']}")
     resources = Resources(**facts["resources"])
-    cubin = Cubin(image, planned.entry, planned.target.name, facts["log"], resources, 0.0)
+    cubin = Cubin(image, request.plan.entry, request.arch, facts["log"], resources, 0.0)
     return Packed(package, cubin, facts["key"], path)
 
 

@@ -1,6 +1,7 @@
-"""What decides a cubin's bytes, as labelled fields, and the key that is made of them.
+"""What decides a cubin's bytes, as labelled fields, and the keys that are made of them.
 
-No path, time or name of a kernel is among them: an entry is right wherever it came from.
+No path, time or name of a configuration is among them: an entry is right wherever it came from, and
+serves every configuration whose kernel has the same source.
 """
 
 from __future__ import annotations
@@ -11,51 +12,76 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..compiler import nvrtc
+from ..compiler.render import Source, render
+from ..plan import Plan, plan
 from ..schema import VERSION
 
 if TYPE_CHECKING:
-    from ..compiler.render import Source
+    from ..schema import Config
+    from ..targets import Target
 
-FORMAT = 1  # of an entry's files
+FORMAT = 2  # of an entry's files
 
 
 @dataclass(frozen=True)
-class Identity:
-    """The SHA-256 of each field by its label; an entry's metadata holds them too."""
+class Request:
+    """A kernel that is asked for: its plan and source, and what each is known by, made once."""
 
-    fields: Mapping[str, str]
+    plan: Plan
+    source: Source
+
+    @classmethod
+    def of(cls, config: Config, arch: str | Target) -> Request:
+        """The request for ``config`` on ``arch``; ConfigError or PlanError where it cannot be."""
+        planned = plan(config, arch)
+        return cls(planned, render(planned))
+
+    @property
+    def arch(self) -> str:
+        return self.plan.target.name
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.plan.config.slug} for {self.arch}"
+
+    @cached_property
+    def content(self) -> Mapping[str, str]:
+        """The SHA-256 of each field but the compiler's build, so that NVRTC is not asked.
+
+        Kernels include none but kgen's headers, which are all in the source; those that NVRTC
+        brings along are told by its build.
+        """
+        fields = {
+            "format": str(FORMAT),
+            "schema": str(VERSION),
+            "text": self.source.text,
+            **{f"header {name}": text for name, text in self.source.headers},
+            "options": "".join(f"{len(option)}:{option}" for option in nvrtc.options(self.arch)),
+            "arch": self.arch,
+        }
+        return {label: hash_of(text) for label, text in fields.items()}
+
+    @cached_property
+    def code(self) -> str:
+        """The key of :attr:`content`: which machine code is meant, whoever compiles it."""
+        return combine(self.content)
+
+    @cached_property
+    def fields(self) -> Mapping[str, str]:
+        """:attr:`content` and the NVRTC build of this process; CompileError where there is none."""
+        return {**self.content, "nvrtc": hash_of(nvrtc.nvrtc_build())}
 
     @cached_property
     def key(self) -> str:
+        """The key of :attr:`fields`, under which a cache holds the cubin."""
         return combine(self.fields)
-
-
-def identity(source: Source, arch: str, options: tuple[str, ...], nvrtc: str) -> Identity:
-    """The fields of ``source`` compiled for ``arch`` by the NVRTC build ``nvrtc``.
-
-    Kernels include none but kgen's headers, which are all in ``source``; those that NVRTC brings
-    along are told by its build.
-    """
-    fields = {
-        "format": str(FORMAT),
-        "schema": str(VERSION),
-        "text": source.text,
-        **{f"header {name}": text for name, text in source.headers},
-        "options": "".join(f"{len(option)}:{option}" for option in options),
-        "arch": arch,
-        "nvrtc": nvrtc,
-    }
-    return Identity({label: _hash(text) for label, text in fields.items()})
-
-
-def key(source: Source, arch: str, options: tuple[str, ...], nvrtc: str) -> str:
-    """The key of :func:`identity`: a SHA-256 as hex digits."""
-    return identity(source, arch, options, nvrtc).key
 
 
 def combine(fields: Mapping[str, str]) -> str:
     """The key that ``fields`` make, each written with its label and the label's length."""
-    return _hash("".join(f"{len(label)}:{label}:{fields[label]}\n" for label in sorted(fields)))
+    return hash_of("".join(f"{len(label)}:{label}:{fields[label]}\n" for label in sorted(fields)))
 
 
 def is_key(name: str) -> bool:
@@ -63,5 +89,6 @@ def is_key(name: str) -> bool:
     return len(name) == 64 and set(name) <= set("0123456789abcdef")
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
+    """The SHA-256 of ``text`` as hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()

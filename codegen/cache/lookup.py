@@ -14,12 +14,9 @@ from typing import Any
 
 from .. import settings
 from ..errors import CacheWarning
-from .keys import Identity, identity, key
 from .ownership import Untrusted
 from .store import Cache, Entry, Problem
 from .turn import turn as take_turn
-
-__all__ = ["Cache", "Entry", "Identity", "Problem", "find", "identity", "key", "path", "store"]
 
 
 def path(cache: Cache | None = None) -> tuple[Cache, ...]:

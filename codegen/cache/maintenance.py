@@ -48,7 +48,7 @@ def verify(caches: Iterable[Cache]) -> Iterator[Finding]:
     for cache in caches:
         for each in cache.examine():
             if isinstance(each, Entry):
-                yield Finding(str(each.path), "sound", str(each.meta.get("config", "")))
+                yield Finding(str(each.path), "sound", str(each.meta.get("name", "")))
             else:
                 yield _finding(each)
         for path in cache.leftovers():

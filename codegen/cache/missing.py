@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .. import settings
 from ..errors import ConfigError
-from ..schema import parse_slug
 from . import installed
 
 if TYPE_CHECKING:
     from ..plan import Plan
-    from ..schema import Config
     from .store import Cache
 
 
@@ -33,45 +32,41 @@ def forbidden(planned: Plan, caches: Iterable[Cache]) -> ConfigError:
     return ConfigError(settings.JIT.name, "0", "\n  ".join(lines))
 
 
-def _packaged(packages: Iterable[installed.Package]) -> Iterator[tuple[str, str, str]]:
+@dataclass(frozen=True)
+class _Held:
+    """Machine code that is somewhere: its family, name, target and place."""
+
+    kernel: str
+    code: str
+    arch: str
+    place: str
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], place: str) -> _Held:
+        kernel, code, arch = (str(facts[name]) for name in ("kernel", "name", "arch"))
+        return cls(kernel, code, arch, place)
+
+    def distance(self, planned: Plan) -> tuple[bool, int]:
+        """How far it is from a plan: the target counts most, then the parts of the name."""
+        parts = set(self.code.split("_")) ^ set(planned.code.split("_"))
+        return self.arch != planned.target.name, len(parts)
+
+
+def _packaged(packages: Iterable[installed.Package]) -> Iterator[_Held]:
     for package in packages:
-        yield from ((slug, arch, f"package {package}") for slug, arch in package.kernels)
+        yield from (_Held.of(facts, f"package {package}") for facts in package.cubins.values())
 
 
-def _cached(caches: Iterable[Cache]) -> Iterator[tuple[str, str, str]]:
+def _cached(caches: Iterable[Cache]) -> Iterator[_Held]:
     for cache in caches:
-        for entry in cache.entries():
-            yield str(entry.meta["config"]), str(entry.meta["arch"]), f"cache {cache.root}"
+        yield from (_Held.of(entry.meta, f"cache {cache.root}") for entry in cache.entries())
 
 
-def _nearest(planned: Plan, entries: Iterable[tuple[str, str, str]]) -> str:
-    """The entry of the same family with the fewest differences, the target counting most."""
-    near = [
-        (_distance(planned.config, other) + 100 * (arch != planned.target.name), slug, arch, place)
-        for slug, arch, place in entries
-        if (other := _config(slug)) and other.kernel == planned.config.kernel
-    ]
+def _nearest(planned: Plan, held: Iterable[_Held]) -> str:
+    """What is nearest among the code of the same family."""
+    kernel = planned.config.kernel
+    near = [each for each in held if each.kernel == kernel]
     if not near:
-        return f"nearest entry: no {planned.config.kernel} kernel is anywhere"
-    _, slug, arch, place = min(near)
-    return f"nearest entry: {slug} for {arch}, in {place}"
-
-
-def _config(slug: str) -> Config | None:
-    try:
-        return parse_slug(slug)
-    except ConfigError:
-        return None
-
-
-def _distance(one: Config, other: Config) -> float:
-    """How many fields differ; numbers that are close differ by less."""
-    return sum(map(_difference, dict(one).values(), dict(other).values()))
-
-
-def _difference(one: object, other: object) -> float:
-    if one == other:
-        return 0
-    if isinstance(one, bool) or not isinstance(one, int) or not isinstance(other, int):
-        return 1
-    return abs(one - other) / (1 + abs(one) + abs(other))
+        return f"nearest entry: no {kernel} kernel is anywhere"
+    found = min(near, key=lambda each: (*each.distance(planned), each.code, each.place))
+    return f"nearest entry: {found.code} for {found.arch}, in {found.place}; here {planned.code}"

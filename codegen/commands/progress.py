@@ -13,7 +13,13 @@ import click
 if TYPE_CHECKING:
     from ..build import Result
 
-COLORS = {"compiled": "green", "cache": "cyan", "package": "cyan", "failed": "red"}
+COLORS = {
+    "compiled": "green",
+    "cache": "cyan",
+    "package": "cyan",
+    "shared": "cyan",
+    "failed": "red",
+}
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,12 @@ class Summary:
     failed: int
     seconds: float
     packaged: int = 0
+    shared: int = 0
 
     def __str__(self) -> str:
         packaged = f"{self.packaged} packaged, " if self.packaged else ""
-        counts = f"{packaged}{self.built} built, {self.cached} cached, {self.failed} failed"
+        shared = f"{self.shared} of the same code, " if self.shared else ""
+        counts = f"{packaged}{self.built} built, {self.cached} cached, {shared}{self.failed} failed"
         return f"{counts} in {self.seconds:.2f} s"
 
     def data(self) -> dict[str, Any]:
@@ -38,8 +46,9 @@ class Summary:
 def summary(results: Iterable[Result], seconds: float) -> Summary:
     """Count ``results``."""
     kinds = [_kind(result) for result in results]
-    built, cached, failed, packaged = map(kinds.count, ("compiled", "cache", "failed", "package"))
-    return Summary(built, cached, failed, seconds, packaged)
+    names = ("compiled", "cache", "failed", "package", "shared")
+    built, cached, failed, packaged, shared = map(kinds.count, names)
+    return Summary(built, cached, failed, seconds, packaged, shared)
 
 
 @contextmanager
@@ -71,6 +80,8 @@ def _kind(result: Result) -> str:
 
 def _line(result: Result) -> str:
     name = f"{result.config.slug} {result.arch}"
+    if result.artifact and result.artifact.origin == "shared":
+        return f"{name} is {result.artifact.plan.code}"
     if result.artifact:
         return f"{name} {result.artifact.seconds:.3f} s"
     return f"{name}\n{result.error}"

@@ -24,6 +24,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "arch": plan.target.name,
         "scheme": plan.scheme,
         "template": plan.template,
+        "code": plan.code,
         "entry": plan.entry,
         "grid": list(plan.grid),
         "cluster": plan.cluster,
@@ -108,6 +109,7 @@ def artifact_data(artifact: Artifact, path: Path | None) -> dict[str, Any]:
     return {
         "slug": artifact.plan.config.slug,
         "arch": artifact.plan.target.name,
+        "code": artifact.plan.code,
         "origin": artifact.origin,
         "path": str(path) if path else None,
         "bytes": len(artifact.cubin.image),
@@ -118,9 +120,10 @@ def artifact_data(artifact: Artifact, path: Path | None) -> dict[str, Any]:
 
 
 def artifact_line(data: Mapping[str, Any]) -> str:
-    """A built kernel as one line: path, size, seconds."""
-    path = data["path"] or f"({data['slug']} {data['arch']}: in memory only)"
-    return f"{path}  {data['bytes']:,} bytes  {data['seconds']:.3f} s"
+    """A built kernel as one line: name, path, size, seconds."""
+    path = data["path"] or "(in memory only)"
+    name = f"{data['slug']} {data['arch']}"
+    return f"{name}  {path}  {data['bytes']:,} bytes  {data['seconds']:.3f} s"
 
 
 def entry_data(entry: Entry) -> dict[str, Any]:
@@ -129,9 +132,9 @@ def entry_data(entry: Entry) -> dict[str, Any]:
 
 
 def entry_row(entry: Entry) -> tuple[str, ...]:
-    """A kernel of the cache as a row: slug, target, size, path."""
+    """A kernel of the cache as a row: name, target, size, path."""
     meta = entry.meta
-    return str(meta["config"]), str(meta["arch"]), f"{len(entry.image):,} bytes", str(entry.path)
+    return str(meta["name"]), str(meta["arch"]), f"{len(entry.image):,} bytes", str(entry.path)
 
 
 def findings_text(findings: Iterable[Finding]) -> str:

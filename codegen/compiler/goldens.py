@@ -1,4 +1,4 @@
-"""The folder ``generated/``: the rendered source of the canonical set, written or compared."""
+"""What is rendered and committed: canonical sources in ``generated/``, and the calls' stub."""
 
 from __future__ import annotations
 
@@ -11,26 +11,17 @@ from typing import Literal
 from .. import targets
 from ..errors import ConfigError
 from ..plan import plan
-from ..schema import Config, parse_slug
+from ..schema import Config, parse_slug, stub
 from .render import TEMPLATES, render
 
 FOLDER = TEMPLATES.parent / "generated"
 DIFF_LINES = 20
 
-# The canonical configurations: those whose source is committed.
+# The canonical configurations, one a source: those whose source is committed.
 SLUGS = (
-    "query-h6-b1",
-    "query-h6-b64",
-    "query-h8-b1",
     "query-h8-b8",
     "query-h8-b16",
-    "query-h8-b32",
     "query-h8-b64",
-    "query-h8-b128",
-    "query-h12-b8",
-    "query-h16-b256",
-    "query-h128-b1",
-    "query-h128-b64",
     "query-h8-b8-dsa",
     "query-h8-b64-dsa",
     "query-h8-b8-dsa-fp8",
@@ -61,35 +52,39 @@ class Difference:
     diff: str = ""
 
 
-def folder(chosen: Path | None) -> Path:
-    """``chosen``, else the checkout's ``generated/``; ConfigError where there is none."""
+def files(chosen: Path | None = None) -> dict[Path, str]:
+    """What is committed, path by path: the sources of the canonical set for the default target, one
+    a cubin, and the stub of the public calls; in the folder ``chosen`` the sources alone.
+
+    Raises
+    ------
+    ConfigError
+        Without ``chosen``, where kgen is installed and there is no checkout.
+    """
     if chosen is None and not (FOLDER.parent / "pyproject.toml").exists():
         raise ConfigError("--output", None, "an installed kgen has no generated/: name a folder")
-    return chosen or FOLDER
-
-
-def sources() -> dict[str, str]:
-    """File name -> rendered text, of the canonical set for the default target."""
     rendered = (render(plan(config, targets.DEFAULT)) for config in configs())
-    return {source.name: source.text for source in rendered}
+    made = {(chosen or FOLDER) / source.name: source.text for source in rendered}
+    return made if chosen else {FOLDER.parent / stub.FILE: stub.text(), **made}
 
 
-def write(into: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Bring ``into`` up to date; the files written or removed, those already right left alone."""
-    into.mkdir(parents=True, exist_ok=True)
-    touched = [difference.path for difference in compare(into, texts)]
+def write(wanted: Mapping[Path, str]) -> list[Path]:
+    """Bring files up to date; those written or removed. What is right already is left alone."""
+    touched = [difference.path for difference in compare(wanted)]
     for path in touched:
-        if path.name in texts:
-            path.write_text(texts[path.name], encoding="utf-8")
+        if path in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8")
         else:
             path.unlink()
     return touched
 
 
-def compare(into: Path, texts: Mapping[str, str]) -> list[Difference]:
-    """What differs between ``into`` and ``texts``, by name."""
-    present = {path.name for path in into.glob("*.cu")}
-    found = (_compare(into / name, texts.get(name)) for name in sorted(present | texts.keys()))
+def compare(wanted: Mapping[Path, str]) -> list[Difference]:
+    """What is not as ``wanted``; sources that none is wanted of are stale."""
+    folders = {path.parent for path in wanted if path.suffix == ".cu"}
+    present = {path for folder in folders for path in folder.glob("*.cu")}
+    found = (_compare(path, wanted.get(path)) for path in sorted(present | wanted.keys()))
     return [difference for difference in found if difference]
 
 

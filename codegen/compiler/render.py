@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,18 @@ def render(plan: Plan) -> Source:
     RenderError
         Naming the template and the line at fault.
     """
+    return _rendered(plan.template, tuple(plan.context.items()))
+
+
+@lru_cache(maxsize=256)
+def _rendered(template: str, context: tuple[tuple[str, Any], ...]) -> Source:
+    """The source of all plans of one context: those that differ in launch data only."""
+    values = dict(context)
     try:
-        text = environment().get_template(plan.template).render(plan.context)
+        text = environment().get_template(template).render(values)
     except Exception as error:  # a template is code: it may raise anything
-        raise RenderError(f"{_place(plan.template, error)}: {error}") from error
-    return Source(f"{plan.config.slug}.cu", plan.template, plan.entry, text, headers(text))
+        raise RenderError(f"{_place(template, error)}: {error}") from error
+    return Source(f"{values['code']}.cu", template, values["entry"], text, headers(text))
 
 
 def _place(template: str, error: Exception) -> str:

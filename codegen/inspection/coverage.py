@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..build import find
+from ..cache.keys import Request
 from ..cache.store import Cache
-from ..compiler.render import render
 from ..errors import ConfigError
-from ..plan import plan
 from ..schema import Config, families
 
 State = Literal["packaged", "cached", "compile", "impossible"]
@@ -65,10 +64,10 @@ def _row(point: Config | Refused, arch: str, cache: Cache) -> Row:
     if isinstance(point, Refused):
         return Row(point.name, arch, "impossible", point.reason)
     try:
-        planned = plan(point, arch)
+        request = Request.of(point, arch)
     except ConfigError as error:
         return Row(point.slug, arch, "impossible", str(error))
-    found = find(planned, render(planned), cache)
+    found = find(request, cache)
     if found is None:
         return Row(point.slug, arch, "compile")
     state: State = "packaged" if found.origin == "package" else "cached"

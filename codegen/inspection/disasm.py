@@ -22,6 +22,7 @@ from ..targets import SMEM_RESERVED, Target
 
 INSTALL = "pip install 'kgen[inspect]'"
 THREADS_PER_SM, CTAS_PER_SM = 2048, 32
+QUARTERS = 4  # of an SM, each with registers of its own
 WARP_REGISTERS = 256  # a warp's registers are given out in multiples of this
 
 # Instructions worth a line, by the first part of their names.
@@ -130,13 +131,17 @@ def inspect(config: Config, arch: str | None = None) -> Inspection:
 
 
 def ctas_per_sm(chip: Target, threads: int, registers: int, shared: int) -> int:
-    """CTAs that fit on an SM at once by threads, registers and shared memory."""
+    """CTAs that fit on an SM at once by threads, registers and shared memory.
+
+    A warp's registers are all of one of the SM's quarters, so that what is left in each is lost.
+    """
     warps = -(-threads // 32)
     warp = -(-32 * registers // WARP_REGISTERS) * WARP_REGISTERS
+    resident = chip.regs_per_sm // QUARTERS // warp * QUARTERS  # warps, by registers
     return min(
         CTAS_PER_SM,
         THREADS_PER_SM // (32 * warps),
-        chip.regs_per_sm // (warp * warps),
+        resident // warps,
         chip.smem_per_sm // (shared + SMEM_RESERVED),
     )
 

@@ -6,15 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import build
 from ..cache import installed, lookup
+from ..cache.keys import Request
 from ..cache.store import Cache, Entry, Problem
 from ..compiler import nvrtc
-from ..compiler.render import render
-from ..plan import Plan, plan
 
 if TYPE_CHECKING:
-    from ..cache.keys import Identity
     from ..schema import Config
 
 NONE = "none"
@@ -52,7 +49,7 @@ class Explanation:
             "path": self.hit,
             "package": self.package,
             "problems": [f"{each.path}: {each.text}" for each in self.problems],
-            "nearest": near and {"path": str(near.path), "config": near.meta["config"]},
+            "nearest": near and {"path": str(near.path), "name": near.meta["name"]},
             "differences": [asdict(each) for each in self.differences],
         }
 
@@ -69,39 +66,38 @@ class Explanation:
         yield from (f"problem  {each.path}: {each.text}" for each in self.problems)
         if self.nearest:
             facts = self.nearest.meta
-            yield f"nearest  {facts['config']} for {facts['arch']}, {self.nearest.path}"
+            yield f"nearest  {facts['name']} for {facts['arch']}, {self.nearest.path}"
         yield from (f"differs  {d.field}: {d.expected}; there {d.found}" for d in self.differences)
 
 
 def explain(config: Config, arch: str, store: Cache | None = None) -> Explanation:
     """Look for the kernel as a build would, but compile, write and repair nothing."""
-    planned = plan(config, arch)
-    source = render(planned)
-    wanted, caches = build.identify(planned, source), lookup.path(store)
-    met = [each.get(wanted.key) for each in caches]
+    request = Request.of(config, arch)
+    caches = lookup.path(store)
+    met = [each.get(request.key) for each in caches]
     hit = next((each for each in met if isinstance(each, Entry)), None)
-    packed = installed.find(planned, source)
-    near = None if hit else _nearest(planned, wanted, caches)
+    packed = installed.find(request)
+    near = None if hit else _nearest(request, caches)
     return Explanation(
         config.slug,
-        planned.target.name,
-        wanted.key,
+        request.arch,
+        request.key,
         str(hit.path) if hit else None,
         str(packed.package) if packed else None,
         tuple(each for each in met if isinstance(each, Problem)),
         near,
-        tuple(_differences(planned, wanted, near)) if near else (),
+        tuple(_differences(request, near)) if near else (),
     )
 
 
-def _nearest(planned: Plan, wanted: Identity, caches: Iterable[Cache]) -> Entry | None:
-    """The entry of the same configuration and target, or else with the fewest fields that differ;
-    the first of several in the order of look-up."""
+def _nearest(request: Request, caches: Iterable[Cache]) -> Entry | None:
+    """The entry of the same code and target, or else with the fewest fields that differ; the first
+    of several in the order of look-up."""
 
     def distance(entry: Entry) -> tuple[bool, bool, int]:
         facts = entry.meta
-        count = len(_labels(wanted.fields, facts["fields"]))
-        return facts["config"] != planned.config.slug, facts["arch"] != planned.target.name, count
+        count = len(_labels(request.fields, facts["fields"]))
+        return facts["name"] != request.plan.code, facts["arch"] != request.arch, count
 
     entries = [entry for each in caches for entry in each.entries()]
     return min(entries, key=distance, default=None)
@@ -111,15 +107,15 @@ def _labels(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     return [each for each in {**wanted, **found} if wanted.get(each) != found.get(each)]
 
 
-def _differences(planned: Plan, wanted: Identity, entry: Entry) -> Iterator[Difference]:
-    arch, there = planned.target.name, entry.meta
+def _differences(request: Request, entry: Entry) -> Iterator[Difference]:
+    arch, there = request.arch, entry.meta
     plain = {
         "arch": (arch, there["arch"]),
         "nvrtc": (nvrtc.nvrtc_build(), there["nvrtc"]),
         "options": _without_common(nvrtc.options(arch), there["options"]),
     }
-    for label in _labels(wanted.fields, there["fields"]):
-        hashes = [fields.get(label, NONE)[:16] for fields in (wanted.fields, there["fields"])]
+    for label in _labels(request.fields, there["fields"]):
+        hashes = [fields.get(label, NONE)[:16] for fields in (request.fields, there["fields"])]
         yield Difference(label, *plain.get(label, hashes))
 
 

@@ -8,7 +8,7 @@ from ..dims import KV_LORA, V
 from ..schema import DcpValue
 from ..targets import Target
 from .mailbox import beside_constants, query_dtype, query_mailbox, rank_of, report_of
-from .model import Plan, Schedule, entry_name, stack, work
+from .model import Plan, Schedule, code_name, stack, work
 from .params import Array, Axis, ParamTable
 from .value import TILE, gated, w_uv_of
 
@@ -22,12 +22,13 @@ def plan(config: DcpValue, chip: Target, schedule: Schedule | None) -> Plan:
     """A cluster of four CTAs for each head and 16 token rows."""
     heads, batch, warps = config.heads, config.batch, THREADS // 32
     token = config.dcp * heads * (6 * KV_LORA + 12) + heads * 4 * V
+    schedule = schedule or Schedule("tiles", TILE)
     return Plan(
         config=config,
         target=chip,
-        schedule=schedule or Schedule("tiles", TILE),
+        schedule=schedule,
         template="value/dcp_value.cu.j2",
-        entry=entry_name(config),
+        code=code_name(config, schedule),
         grid=(CLUSTER, heads, ceil(batch / TILE)),
         cluster=CLUSTER,
         threads=THREADS,

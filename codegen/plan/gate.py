@@ -7,7 +7,7 @@ from math import ceil
 from ..dims import V
 from ..schema import Gate
 from ..targets import Target
-from .model import Plan, Schedule, entry_name, work
+from .model import Plan, Schedule, code_name, work
 from .params import Array, Axis
 from .value import TILE, gated
 
@@ -20,15 +20,16 @@ def plan(config: Gate, chip: Target, schedule: Schedule | None) -> Plan:
     values = Array(
         "values",
         "bf16",
-        (Axis(heads, stride="values_stride"), Axis(rows=True), Axis(V)),
+        (Axis(heads, stride="values_stride", label="heads"), Axis(rows=True), Axis(V)),
         doc="W_UV's outputs, head by head",
     )
+    schedule = schedule or Schedule("tiles", TILE)
     return Plan(
         config=config,
         target=chip,
-        schedule=schedule or Schedule("tiles", TILE),
+        schedule=schedule,
         template="value/gate.cu.j2",
-        entry=entry_name(config),
+        code=code_name(config, schedule, ("heads", "batch")),
         grid=(1, heads, ceil(batch / TILE)),
         cluster=1,
         threads=THREADS,

@@ -8,7 +8,7 @@ from math import ceil
 from ..dims import INDEX_DIM, INDEX_HEADS, INDEX_PAGE, Q_LORA
 from ..schema import IndexFront
 from ..targets import Target
-from .model import Plan, Region, Schedule, entry_name, stack, work
+from .model import Plan, Region, Schedule, code_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar, num_rows
 
 CLUSTER = 4
@@ -90,7 +90,7 @@ def plan(config: IndexFront, chip: Target, schedule: Schedule | None) -> Plan:
         target=chip,
         schedule=schedule,
         template=variant.template,
-        entry=entry_name(config),
+        code=code_name(config, schedule),
         grid=(CLUSTER, INDEX_HEADS, ceil(batch / schedule.tokens)),
         cluster=CLUSTER,
         threads=32 * WARPS + KEY_THREADS,

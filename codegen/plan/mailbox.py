@@ -19,6 +19,7 @@ def mailbox_constants(config: Mailed) -> dict[str, bool | int | str]:
     """What the templates of all see."""
     return {
         "dcp": config.dcp,
+        "num_heads": config.heads,
         "mailbox_heads": mailbox_heads(config),
         "watchdog": config.watchdog,
         "report": "params.report" if config.watchdog else "0",
@@ -71,7 +72,6 @@ def query_dtype(config: Mailed) -> str:
 def beside_constants(config: QueryWait | DcpValue) -> dict[str, bool | int | str]:
     """What the templates of the kernels beside a query see."""
     return {
-        "num_heads": config.heads,
         **mailbox_constants(config),
         "value_bytes": itemsize(query_dtype(config)),
         "release": config.release,

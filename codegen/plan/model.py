@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +46,16 @@ class Plan:
     ``grid`` counts CTAs, ``cluster`` those along x that form a cluster, ``threads`` those of a CTA;
     ``smem`` maps the dynamic shared memory. ``polling`` counts the clusters of a tile of tokens
     that wait for one another and for other ranks', so that a GPU must hold them all at once.
+
+    ``code`` names the machine code. Plans of one ``code`` differ in launch data only, such as the
+    grid, and share a cubin.
     """
 
     config: Config
     target: Target
     schedule: Schedule
     template: str
-    entry: str
+    code: str
     grid: tuple[int, int, int]
     cluster: int
     threads: int
@@ -69,6 +72,11 @@ class Plan:
         Ranks that share need those of all tiles: one rank's may all wait before another starts.
         """
         return self.polling * (1 if ranks == 1 else ranks * self.grid[2])
+
+    @property
+    def entry(self) -> str:
+        """The kernel's C name."""
+        return f"kgen_{self.code}"
 
     @property
     def scheme(self) -> str:
@@ -96,7 +104,7 @@ class Plan:
     def context(self) -> dict[str, Any]:
         """Every name that the template may use, with its value."""
         return {
-            "slug": self.config.slug,
+            "code": self.code,
             "entry": self.entry,
             "fields": self.params.fields,
             "params_size": self.params.size,
@@ -118,9 +126,12 @@ def stack(*pieces: tuple[str, int, str]) -> tuple[Region, ...]:
     return tuple(regions)
 
 
-def entry_name(config: Config) -> str:
-    """The kernel's C name."""
-    return "kgen_" + config.slug.replace("-", "_").replace(".", "_")
+def code_name(config: Config, schedule: Schedule, launch_data: Collection[str] = ("batch",)) -> str:
+    """The name of a kernel's code, ``query_rows8_dsa``: the family, the schedule, and the fields of
+    ``config`` that machine code depends on, all but those that are ``launch_data``."""
+    splits = f"x{schedule.k_splits}" if schedule.k_splits > 1 else ""
+    cut = f"{schedule.scheme}{schedule.tokens}{splits}"
+    return "_".join((config.kernel, cut, *config.tokens(launch_data))).replace(".", "_")
 
 
 def work(moved: int, flops: int, target: Target) -> Work:

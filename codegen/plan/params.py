@@ -37,7 +37,7 @@ class Axis:
     token axis: it must hold at least ``num_rows``. ``stride`` names the run-time parameter that
     carries this axis' stride in elements; without one the axis must be packed against the next.
     ``size`` names the run-time parameter that carries the extent. With ``per`` one element serves
-    that many rows.
+    that many rows. ``label`` tells, in the source, of an extent that machine code does not know.
     """
 
     extent: int = ANY
@@ -46,6 +46,7 @@ class Axis:
     stride: str | None = None
     size: str | None = None
     per: int = 1
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Array:
     @property
     def scalar(self) -> bool:
         return not self.axes
+
+    @property
+    def type(self) -> str:
+        """dtype and shape in a word, ``bf16[num_rows, 8, 576]``."""
+        return f"{self.dtype}[{', '.join(map(extent_text, self.axes))}]"
 
     @property
     def itemsize(self) -> int:
@@ -87,6 +93,10 @@ class Scalar:
     doc: str = ""
     columns: int = 0
     multiple: int = 1
+
+    @property
+    def type(self) -> str:
+        return self.dtype
 
 
 def num_rows(batch: int) -> Scalar:
@@ -137,7 +147,7 @@ class ParamTable:
     def _pointers(self) -> Iterable[Field]:
         for array in self.arrays:
             const = "const " if array.role == "in" else ""
-            shape = ", ".join(_extent(axis) for axis in array.axes)
+            shape = ", ".join(axis.label or extent_text(axis) for axis in array.axes)
             yield Field(array.name, f"{const}{DTYPES[array.dtype][0]}*", "Q", 8, f"[{shape}]")
 
     def _shape_fields(self) -> Iterable[Field]:
@@ -169,7 +179,8 @@ class ParamTable:
         return struct.pack(self.format, *(values[field.name] for field in self.fields))
 
 
-def _extent(axis: Axis) -> str:
+def extent_text(axis: Axis) -> str:
+    """The extent of ``axis`` in a word."""
     if axis.rows:
         return "num_rows"
     if axis.extent == ANY:

@@ -12,7 +12,7 @@ from ..schema import Query
 from ..targets import Target
 from .forms import form_of
 from .mailbox import mailbox_constants, sent_query, sent_scalars
-from .model import Plan, Region, Schedule, Work, entry_name, stack, work
+from .model import Plan, Region, Schedule, Work, code_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar, itemsize, num_rows
 
 CLUSTER = 8
@@ -39,6 +39,10 @@ _FORCED: dict[str, tuple[tuple[int, Schedule], ...]] = {
     "ksplit": ((32, KPAIR), (256, KSPLIT)),
 }
 
+# Fields that no machine code depends on: heads are the grid's y, but mailboxes have rows of them.
+_DCP_LAUNCH_DATA = ("batch", "scheme")
+_LAUNCH_DATA = ("heads", *_DCP_LAUNCH_DATA)
+
 
 def _choose(config: Query, chip: Target) -> Schedule:
     table = _FORCED.get(config.scheme, SCHEDULES[chip.name])
@@ -63,14 +67,13 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
         target=chip,
         schedule=schedule,
         template=variant.template,
-        entry=entry_name(config),
+        code=code_name(config, schedule, _LAUNCH_DATA if not config.dcp else _DCP_LAUNCH_DATA),
         grid=(CLUSTER, config.heads, ceil(config.batch / schedule.tokens)),
         cluster=CLUSTER,
         threads=COMPUTE_THREADS + KV_THREADS,
         smem=variant.smem(schedule),
         params=_query_params(config),
         constants={
-            "num_heads": config.heads,
             "query_type": form.query,
             "kv_header": form.kv_header,
             "kv_scale": form.kv_scale,
@@ -80,7 +83,7 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "release": config.release,
             "transport": config.transport,
             "poll": config.poll,
-            **mailbox_constants(config),
+            **(mailbox_constants(config) if config.dcp else {"dcp": 0}),
             **options[schedule.scheme],
         },
         work=_query_work(config, chip),
@@ -190,11 +193,16 @@ def _query_params(config: Query) -> ParamTable:
     weights = (
         Array("w_qa", "bf16", (Axis(Q_LORA),), doc="q_a RMSNorm weight"),
         Array("w_kva", "bf16", (Axis(KV_LORA),), doc="kv_a RMSNorm weight"),
-        Array("w_qb", "bf16", (Axis(heads * HEAD_ROWS), Axis(Q_LORA)), doc="Q_B, head by head"),
+        Array(
+            "w_qb",
+            "bf16",
+            (Axis(heads * HEAD_ROWS, label="heads * 192"), Axis(Q_LORA)),
+            doc="Q_B, head by head",
+        ),
         Array(
             "w_uk",
             "bf16",
-            (Axis(heads, stride="w_uk_stride"), Axis(NOPE), Axis(KV_LORA)),
+            (Axis(heads, stride="w_uk_stride", label="heads"), Axis(NOPE), Axis(KV_LORA)),
             doc="W_UK of each head",
         ),
     )
@@ -216,7 +224,7 @@ def _query_params(config: Query) -> ParamTable:
     out = Array(
         "out",
         form.query,
-        (Axis(rows=True, stride="out_stride"), Axis(heads), Axis(QUERY)),
+        (Axis(rows=True, stride="out_stride"), Axis(heads, label="heads"), Axis(QUERY)),
         role="out",
         doc="query: 512 latent, 64 rope columns a head",
     )

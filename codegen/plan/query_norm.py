@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..dims import Q_LORA
 from ..schema import QueryNorm
 from ..targets import Target
-from .model import Plan, Schedule, entry_name, stack, work
+from .model import Plan, Schedule, code_name, stack, work
 from .params import Array, Axis, ParamTable
 from .query import packed_row, q_c_rows, step_scalars
 
@@ -14,12 +14,13 @@ THREADS = Q_LORA // 8  # 16 bytes a thread
 
 def plan(config: QueryNorm, chip: Target, schedule: Schedule | None) -> Plan:
     """One CTA a row."""
+    schedule = schedule or Schedule("row", 1)
     return Plan(
         config=config,
         target=chip,
-        schedule=schedule or Schedule("row", 1),
+        schedule=schedule,
         template="query/norm.cu.j2",
-        entry=entry_name(config),
+        code=code_name(config, schedule),
         grid=(config.batch, 1, 1),
         cluster=1,
         threads=THREADS,

@@ -6,7 +6,7 @@ from ..dims import QUERY
 from ..schema import QueryWait
 from ..targets import Target
 from .mailbox import beside_constants, query_dtype, query_mailbox, report_of
-from .model import Plan, Schedule, entry_name, work
+from .model import Plan, Schedule, code_name, work
 from .params import ParamTable, itemsize, num_rows
 
 THREADS = 256
@@ -15,12 +15,13 @@ THREADS = 256
 def plan(config: QueryWait, chip: Target, schedule: Schedule | None) -> Plan:
     """One CTA a token."""
     moved = config.batch * config.dcp * config.heads * QUERY * itemsize(query_dtype(config))
+    schedule = schedule or Schedule("row", 1)
     return Plan(
         config=config,
         target=chip,
-        schedule=schedule or Schedule("row", 1),
+        schedule=schedule,
         template="query/wait.cu.j2",
-        entry=entry_name(config),
+        code=code_name(config, schedule),
         grid=(config.batch, 1, 1),
         cluster=1,
         threads=THREADS,

@@ -7,7 +7,7 @@ from math import ceil
 from ..dims import KV_LORA, V
 from ..schema import DcpValue, Gate, Value
 from ..targets import Target
-from .model import Plan, Schedule, entry_name, stack, work
+from .model import Plan, Schedule, code_name, stack, work
 from .params import Array, Axis, ParamTable, num_rows
 
 TILE = 16  # token rows of a CTA: the M side of one MMA
@@ -17,7 +17,7 @@ THREADS = 128
 
 def gated(config: Value | Gate | DcpValue, *first: Array) -> ParamTable:
     """The table of a kernel that ends with the gate; its own arrays come ``first``."""
-    columns = Axis(config.heads * V)
+    columns = Axis(config.heads * V, label="heads * 128")
     return ParamTable(
         arrays=(
             *first,
@@ -46,7 +46,7 @@ def w_uv_of(config: Value | DcpValue) -> Array:
     return Array(
         "w_uv",
         "bf16",
-        (Axis(config.heads, stride="w_uv_stride"), Axis(V), Axis(KV_LORA)),
+        (Axis(config.heads, stride="w_uv_stride", label="heads"), Axis(V), Axis(KV_LORA)),
         doc="W_UV of each head",
         swapped=True,
     )
@@ -58,16 +58,17 @@ def plan(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
     latent = Array(
         "latent",
         "bf16",
-        (Axis(rows=True, stride="latent_stride"), Axis(heads), Axis(KV_LORA)),
+        (Axis(rows=True, stride="latent_stride"), Axis(heads, label="heads"), Axis(KV_LORA)),
         doc="attention latent",
     )
     token = heads * (2 * KV_LORA + 4 * V) + 4
+    schedule = schedule or Schedule("tiles", TILE)
     return Plan(
         config=config,
         target=chip,
-        schedule=schedule or Schedule("tiles", TILE),
+        schedule=schedule,
         template="value/value.cu.j2",
-        entry=entry_name(config),
+        code=code_name(config, schedule, ("heads", "batch")),
         grid=(V // OUTPUTS, heads, ceil(batch / TILE)),
         cluster=1,
         threads=THREADS,

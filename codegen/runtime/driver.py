@@ -85,6 +85,7 @@ class Driver:
     def __init__(self, library: Any) -> None:
         self.library = library
         self._devices: dict[int, Device] = {}
+        self.functions: dict[tuple[bytes, int], Any] = {}  # what is loaded, by image and ordinal
         try:
             self.launch = library.cuLaunchKernelEx
             self.get_current = library.cuCtxGetCurrent

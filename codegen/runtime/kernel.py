@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..plan import Array, Plan
@@ -32,6 +33,7 @@ class Kernel:
         self._arguments = Arguments(artifact.plan.params)
         self._launcher = Launcher(artifact.plan, artifact.cubin)
         self._first = self._arguments.names[0]
+        self.__doc__ = "\n".join(self._about())  # what help() shows of this one
 
     @property
     def plan(self) -> Plan:
@@ -123,12 +125,25 @@ class Kernel:
                 item.name,
                 kinds.POSITIONAL_OR_KEYWORD if item.name == self._first else kinds.KEYWORD_ONLY,
                 default=_default(item),
+                annotation=item.type,
             )
             for item in self.plan.params
         ]
         extra = {"stream": None, "pdl": True}
         listed += [kinds(name, kinds.KEYWORD_ONLY, default=value) for name, value in extra.items()]
         return inspect.Signature(listed)
+
+    def _about(self) -> Iterator[str]:
+        """What the kernel is and takes, a line an argument."""
+        yield f"{self.config.slug} for {self.plan.target.name}: {type(self.config).__doc__}"
+        yield "\nArguments, the first by position or name, all others by name:\n"
+        for item in self.plan.params:
+            default = _default(item)
+            note = "" if default is inspect.Parameter.empty else f" = {default}"
+            role = item.role if isinstance(item, Array) and item.role != "in" else ""
+            words = "; ".join(filter(None, (role, item.doc)))
+            yield f"    {item.name}: {item.type}{note}  {words}".rstrip()
+        yield "    stream = None, pdl = True: see kgen.Kernel.__call__"
 
     def __repr__(self) -> str:
         return f"<kgen kernel {self.config.slug} for {self.plan.target.name}>"

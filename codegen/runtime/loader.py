@@ -63,6 +63,15 @@ class Loader:
         cuda = driver.get()
         device = cuda.device(ordinal)
         self._refuse(device)
+        name = self._cubin.image, ordinal
+        function: Function | None = cuda.functions.get(name)
+        if function is None:
+            function = cuda.functions[name] = self._load_code(cuda, device, stream)
+        self._refuse_starving(device, function.clusters)
+        return function
+
+    def _load_code(self, cuda: Driver, device: Device, stream: int | None) -> Function:
+        """Load the cubin, which other kernels may share."""
         with cuda.current(device.context):
             if stream is not None and cuda.capturing(stream):
                 raise DeviceError(
@@ -125,14 +134,13 @@ class Loader:
                 f"cluster: {plan.entry} needs clusters of {plan.cluster} blocks with"
                 f" {plan.smem_bytes} bytes of shared memory each; {device} has room for 0 of them"
             )
-        self._refuse_starving(device, count.value)
         return count.value
 
     def _refuse_starving(self, device: Device, fit: int) -> None:
         """Refuse clusters that wait for others which this device cannot hold beside them."""
         plan = self._plan
         ranks = settings.RANKS_PER_GPU.value() if plan.polling else 1
-        if plan.resident(ranks) <= fit:
+        if not plan.polling or plan.resident(ranks) <= fit:
             return
         tiles = f" x {plan.grid[2]} tiles" if ranks > 1 else ""
         share = f" x {ranks} ranks on this GPU" if ranks > 1 else ""

@@ -5,9 +5,10 @@ All that a model says is read from here: nothing else repeats a field, a default
 
 from __future__ import annotations
 
+import difflib
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -61,8 +62,13 @@ class Config(BaseModel):
     @property
     def slug(self) -> str:
         """The configuration's name, unique and readable back: ``query-h8-b64-no_release``."""
-        tokens = (_token(option, getattr(self, option.name)) for option in options(type(self)))
-        return "-".join((self.kernel, *(token for token in tokens if token)))
+        return "-".join((self.kernel, *self.tokens()))
+
+    def tokens(self, without: Collection[str] = ()) -> Iterator[str]:
+        """The parts of the slug after the family's name, but for the fields ``without``."""
+        for option in options(type(self)):
+            if option.name not in without:
+                yield from _token(option, getattr(self, option.name))
 
 
 @dataclass(frozen=True)
@@ -129,12 +135,14 @@ def _plain(annotation: Any) -> type:
     return annotation if isinstance(annotation, type) else str
 
 
-def _token(option: Option, value: Any) -> str:
+def _token(option: Option, value: Any) -> Iterator[str]:
+    """How a slug tells of a field's value: not at all where that is the default."""
     if not option.required and value == option.default:
-        return ""
+        return
     if option.type is bool:
-        return option.alias if value else f"no_{option.alias}"
-    return f"{option.alias}.{value}" if option.type is str else f"{option.alias}{value}"
+        yield option.alias if value else f"no_{option.alias}"
+    else:
+        yield f"{option.alias}.{value}" if option.type is str else f"{option.alias}{value}"
 
 
 def validate(model: type[Config], fields: Mapping[str, Any]) -> Config:
@@ -146,15 +154,17 @@ def validate(model: type[Config], fields: Mapping[str, Any]) -> Config:
 
 
 def _config_error(model: type[Config], error: ValidationError) -> ConfigError:
-    first = error.errors()[0]
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause
     name = str(first["loc"][0]) if first["loc"] else model.kernel
     known = {option.name: option for option in options(model)}
     if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
         fields = ", ".join(known)
-        return ConfigError(name, first["input"], f"{model.kernel} has the fields {fields}")
+        return ConfigError(name, first["input"], f"{hint}{model.kernel} has the fields {fields}")
     if first["type"] == "missing":
         return ConfigError(name, "nothing", f"{model.kernel} requires it: {known[name].allowed}")
     return ConfigError(name, first["input"], f"allowed is {known[name].allowed}")

@@ -236,11 +236,6 @@ def parse_slug(text: str) -> Config:
     return validate(model, fields)
 
 
-def is_slug(text: str) -> bool:
-    """Whether ``text`` looks like a slug of a known family."""
-    return text.partition("-")[0] in KERNELS and "-" in text
-
-
 def json_schema() -> dict[str, Any]:
     """JSON Schema of every kernel family, with the rules between fields in words."""
     return {

@@ -13,7 +13,7 @@ CODEGEN = ROOT / "codegen"
 
 # From the ground up: a room imports from those before it, modules of one line from one another.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "tables", "dims"),
+    ("errors", "version", "tables", "dims", "public"),
     ("settings", "targets"),
     ("reference",),
     ("schema",),

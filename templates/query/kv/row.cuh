@@ -5,7 +5,6 @@
 #include "math/norm.cuh"
 
 constexpr int kKvColumns = 512;
-constexpr int kRopeColumns = 64;
 
 // One lane's share of w_kva: columns 16 * lane ..
 struct KvWeights { Vec16 half[2]; };

@@ -1,4 +1,4 @@
-// index_front-b32: the DSA indexer's front: RMSNorm of q_a, the wq_b projection, quantised queries, head
+// index_front_ksplit32x4_fp4: the DSA indexer's front: RMSNorm of q_a, the wq_b projection, quantised queries, head
 // weights and keys.
 //
 // A cluster of 4 CTAs owns one of the 32 indexer heads for 32 tokens, 16 a step with the weights
@@ -12,7 +12,7 @@ constexpr int kClusterSize = 4;  // CTAs that share one head
 constexpr int kNumThreads = 288;  // 8 compute warps and the keys' warp
 constexpr int kCtasPerSm = 2;
 constexpr bool kMx = false;  // key scales as UE8M0 bytes
-constexpr bool kFp4 = false;  // MXFP4 queries and keys
+constexpr bool kFp4 = true;  // MXFP4 queries and keys
 constexpr bool kRelease = true;
 
 constexpr int kLoraColumns = 1536;
@@ -28,9 +28,10 @@ struct Params {
     const bf16* wq_b;  // [4096, 1536]
     const float* norm_w;  // [128]
     const float* norm_b;  // [128]
-    uint8_t* cache;  // [any, 64, 132]
+    uint8_t* cache;  // [any, 64, 68]
     const int64_t* slots;  // [num_rows]
-    e4m3* q_out;  // [num_rows, 32, 128]
+    uint8_t* q_out;  // [num_rows, 32, 64]
+    uint8_t* q_scale;  // [num_rows, 32, 4]
     bf16* w_out;  // [num_rows, 32]
     int64_t projected_stride;  // elements, projected
     int64_t page_stride;  // elements, cache
@@ -40,7 +41,7 @@ struct Params {
     float key_eps;  // of the key LayerNorm
     int32_t num_rows;  // token rows
 };
-static_assert(sizeof(Params) == 112, "the host packs 112 bytes");
+static_assert(sizeof(Params) == 120, "the host packs 120 bytes");
 
 namespace {
 
@@ -196,17 +197,17 @@ __device__ void add_partials(float (&y)[4], const Smem& smem, int token, int lan
 }
 
 // One warp: the head's 128 columns of a token, four a lane. Returns the scale of the head weight.
-// E4M3: one scale a head, folded into its weight.
+// MXFP4: a scale for every 32 columns, which are eight lanes'.
 __device__ float store_query(const Params& params, const float (&y)[4], int64_t place, int lane) {
-    const float scale = fp8_scale(max_lanes<32>(amax4(y)), 1e-10f), inverse = __frcp_rn(scale);
-    *reinterpret_cast<uint32_t*>(params.q_out + place * kHeadColumns + 4 * lane) =
-        to_e4m3x4(y[0] * inverse, y[1] * inverse, y[2] * inverse, y[3] * inverse);
-    return scale;
+    const int exponent = mxfp4_exponent(max_lanes<8>(amax4(y)));
+    *reinterpret_cast<uint16_t*>(params.q_out + place * (kHeadColumns / 2) + 2 * lane) = to_e2m1x4(y, pow2(-exponent));
+    if (lane % 8 == 0) params.q_scale[place * 4 + lane / 8] = exponent + 127;
+    return 1.0f;
 }
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_index_front_b32(const __grid_constant__ Params params) {
+void kgen_index_front_ksplit32x4_fp4(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

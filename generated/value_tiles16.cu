@@ -1,4 +1,4 @@
-// value-h8-b64: MLA value projection (W_UV) and sigmoid gate of the attention latent.
+// value_tiles16: MLA value projection (W_UV) and sigmoid gate of the attention latent.
 //
 // A CTA owns 32 outputs of a head for 16 token rows; each of its four warps multiplies a quarter of the
 // 512 latent columns, with its share of W_UV in registers before the wait.
@@ -28,11 +28,11 @@ static_assert(kNumTokens == 16 && kClusterSize == 1, "tokens are the M side of o
 static_assert(kNumTokens * kOutputs == 4 * kNumThreads, "a thread finishes four outputs");
 
 struct Params {
-    const bf16* latent;  // [num_rows, 8, 512]
-    const bf16* w_uv;  // [8, 128, 512]
-    const bf16* gate;  // [num_rows, 1024]
+    const bf16* latent;  // [num_rows, heads, 512]
+    const bf16* w_uv;  // [heads, 128, 512]
+    const bf16* gate;  // [num_rows, heads * 128]
     const int32_t* lengths;  // [num_rows]
-    bf16* out;  // [num_rows, 1024]
+    bf16* out;  // [num_rows, heads * 128]
     int64_t latent_stride;  // elements, latent
     int64_t w_uv_stride;  // elements, w_uv
     int64_t gate_stride;  // elements, gate
@@ -42,7 +42,7 @@ struct Params {
 static_assert(sizeof(Params) == 80, "the host packs 80 bytes");
 
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_value_h8_b64(const __grid_constant__ Params params) {
+void kgen_value_tiles16(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const SharedAddr weights = shared_addr(storage) + kSmemWeights, partials = shared_addr(storage) + kSmemPartials;
     const SharedAddr barrier = shared_addr(storage) + kSmemBarrier;

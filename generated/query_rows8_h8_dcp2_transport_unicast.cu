@@ -1,19 +1,19 @@
-// query-h8-b8-dsa-fp8: MLA decode query, scheme `rows`.
+// query_rows8_h8_dcp2_transport_unicast: MLA decode query, scheme `rows`.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 8 tokens; CTA `part` owns 24 Q_B rows over all of K, then
 // 64 latent columns. One exchange: each CTA's nope columns go to all eight.
 #include "query/absorb.cuh"
-#include "query/kv/fp8_divide.cuh"
+#include "query/kv/fp8_multiply.cuh"
 #include "query/store.cuh"
+#include "ptx/mailbox.cuh"
 
-constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 8;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
-constexpr bool kDsa = true;  // the stock C++ form of the RMSNorm
-constexpr bool kStoreQc = true;
+constexpr bool kDsa = false;  // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = false;
 constexpr bool kLate = false;
 constexpr bool kRelease = true;
 
@@ -32,22 +32,23 @@ struct Params {
     const bf16* qkv;  // [num_rows, >=2112]
     const bf16* w_qa;  // [1536]
     const bf16* w_kva;  // [512]
-    const bf16* w_qb;  // [1536, 1536]
-    const bf16* w_uk;  // [8, 128, 512]
+    const bf16* w_qb;  // [heads * 192, 1536]
+    const bf16* w_uk;  // [heads, 128, 512]
     uint8_t* cache;  // [any, page_size, 576]
     const int64_t* slots;  // [num_rows]
     const float* q_scale_inv;  // []
-    const float* k_scale;  // []
-    e4m3* out;  // [num_rows, 8, 576]
-    bf16* q_c;  // [num_rows, 1536]
+    const float* k_scale_inv;  // []
+    e4m3* out;  // [num_rows, heads, 576]
+    const int64_t* peers;  // [2]
+    e4m3* mailbox;  // [num_rows, 16, 576]
     int64_t qkv_stride;  // elements, qkv
     int64_t w_uk_stride;  // elements, w_uk
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
-    int64_t q_c_stride;  // elements, q_c
     int32_t page_size;  // extent, cache
     float eps;  // of the RMSNorms
     int32_t num_rows;  // token rows
+    int32_t rank;  // of this GPU among the ranks
 };
 static_assert(sizeof(Params) == 144, "the host packs 144 bytes");
 
@@ -60,12 +61,12 @@ __device__ float load_query_scale(const Params& params) {
 }
 
 __device__ KvScale load_kv_scale(const Params& params) {
-    return {*params.k_scale};
+    return {*params.k_scale_inv};
 }
 
 // Where the q_c row of `token` goes.
 __device__ bf16* q_c_row(const Params& params, int token) {
-    return params.q_c + token * params.q_c_stride;
+    return nullptr;
 }
 
 __device__ float query_rrms(float sum, float eps) {
@@ -94,7 +95,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
     const KvScale scale = load_kv_scale(params);
     start_step();
-    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+    for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
         const int64_t slot = load_fresh_i64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
@@ -103,6 +104,57 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
         store_kv_row(page + slot % params.page_size * kKvRowBytes, row, scale, lane);
     }
     end_step();
+}
+
+}  // namespace
+
+constexpr int kNumHeads = 8;          // of this rank
+constexpr int kMailboxHeads = 16;  // rows of a token in every rank's mailbox
+constexpr int kMailboxRow = kQueryColumns * sizeof(Query);
+
+namespace {
+
+// Where this head's query of `token` lies in a mailbox [cap, rows, 576], in bytes.
+__device__ int64_t mailbox_offset(const Params& params, int token, int head) {
+    const int row = params.rank * kNumHeads + head;
+    return (static_cast<int64_t>(token) * kMailboxHeads + row) * kMailboxRow;
+}
+
+// Store a piece of the query into every rank's mailbox.
+template <class Piece>
+__device__ void publish(const Params& params, int64_t offset, const Piece& piece) {
+#pragma unroll 1
+    for (int rank = 0; rank < 2; ++rank)
+        system_store(reinterpret_cast<uint8_t*>(params.peers[rank]) + offset, piece);
+}
+
+// A thread's pair of latent columns on its way: [tokens, 64] at `stage` in shared memory.
+__device__ void stage_pair(uint8_t* stage, int token, int column, float low, float high, float scale) {
+    *reinterpret_cast<Packed<Query>::Pair*>(stage + (token * kUkColumns + column) * sizeof(Query)) =
+        to_query_pair<Query>(low, high, scale);
+}
+
+// All of the CTA's latent columns of the tile, as staged.
+__device__ void publish_latent(const Params& params, SharedAddr stage, int first, int count, int head, int part) {
+    constexpr int kPieces = kUkColumns * sizeof(Query) / 16;  // of a token
+    for (int i = threadIdx.x; i < count * kPieces; i += kComputeThreads) {
+        const int64_t column = part * kUkColumns * sizeof(Query) + i % kPieces * 16;
+        publish(params, mailbox_offset(params, first + i / kPieces, head) + column, load_shared16(stage + 16 * i));
+    }
+}
+
+// Wait until this CTA's share of the tile's tokens has come from every rank.
+__device__ void poll_mailbox(const Params& params, int first, int count, int cta) {
+    constexpr int kWatchdog = 0;                          // milliseconds of a poll; 0: none
+    constexpr int kPieces = 2 * kNumHeads * kMailboxRow / 16;  // of a token
+    const uint8_t* box = reinterpret_cast<const uint8_t*>(params.mailbox);
+    for (int i = cta * kComputeThreads + threadIdx.x; i < count * kPieces;
+         i += kNumHeads * kClusterSize * kComputeThreads) {
+        const int token = first + i / kPieces, byte = i % kPieces * 16, head = byte / kMailboxRow;
+        const int64_t row = static_cast<int64_t>(token) * kMailboxHeads * kMailboxRow;
+        const Wanted wanted{0, kQueryBox, head / kNumHeads, token, head, byte % kMailboxRow / 4};
+        wait_for_words<kSentinel, kWatchdog>(box + row + byte, wanted);
+    }
 }
 
 }  // namespace
@@ -207,7 +259,7 @@ __device__ Vec16 gather_octet(float value, int lane) {
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_h8_b8_dsa_fp8(const __grid_constant__ Params params) {
+void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -277,6 +329,8 @@ void kgen_query_h8_b8_dsa_fp8(const __grid_constant__ Params params) {
         } else if (lane % 8 == 0) {
             Query* query = query_row(params, first + token, head);
             store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
+            const int64_t column = (kKvColumns + head_row - kNopeColumns) * sizeof(Query);
+            publish(params, mailbox_offset(params, first + token, head) + column, to_query8<Query>(octet, q_scale_inv));
         }
     }
 
@@ -284,9 +338,14 @@ void kgen_query_h8_b8_dsa_fp8(const __grid_constant__ Params params) {
     const UkFragments w_uk = load_uk_fragments(smem.uk(), warp, lane);
     mbarrier_wait(smem.nope_barrier(), 0);
     const Acc latent = absorb8(smem.nope(), w_uk, lane);
+    named_barrier<kComputeBarrier, kComputeThreads>();  // partial products are read: the query takes their place
     if (token < count) {
         Query* query = query_row(params, first + token, head);
         store_query_pair(query + 64 * part + 8 * warp + 2 * (lane % 4), latent.c[0], latent.c[1], q_scale_inv);
+        stage_pair(storage + kSmemPartials, token, 8 * warp + 2 * (lane % 4), latent.c[0], latent.c[1], q_scale_inv);
     }
+    named_barrier<kComputeBarrier, kComputeThreads>();
+    publish_latent(params, smem.partials(), first, count, head, part);
+    poll_mailbox(params, first, count, head * kClusterSize + part);
     end_step();
 }

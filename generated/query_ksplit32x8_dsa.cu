@@ -1,4 +1,4 @@
-// query-h8-b64-dsa: MLA decode query, scheme `ksplit`, K cut in eight.
+// query_ksplit32x8_dsa: MLA decode query, scheme `ksplit`, K cut in eight.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 32 tokens. CTA `part` multiplies all 192 Q_B rows over an
@@ -8,7 +8,6 @@
 #include "query/kv/fp8_ds_mla.cuh"
 #include "query/store.cuh"
 
-constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 32;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
@@ -33,11 +32,11 @@ struct Params {
     const bf16* qkv;  // [num_rows, >=2112]
     const bf16* w_qa;  // [1536]
     const bf16* w_kva;  // [512]
-    const bf16* w_qb;  // [1536, 1536]
-    const bf16* w_uk;  // [8, 128, 512]
+    const bf16* w_qb;  // [heads * 192, 1536]
+    const bf16* w_uk;  // [heads, 128, 512]
     uint8_t* cache;  // [any, page_size, 656]
     const int64_t* slots;  // [num_rows]
-    bf16* out;  // [num_rows, 8, 576]
+    bf16* out;  // [num_rows, heads, 576]
     bf16* q_c;  // [num_rows, 1536]
     int64_t qkv_stride;  // elements, qkv
     int64_t w_uk_stride;  // elements, w_uk
@@ -93,7 +92,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
     const KvScale scale = load_kv_scale(params);
     start_step();
-    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+    for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
         const int64_t slot = load_fresh_i64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
@@ -219,7 +218,7 @@ __device__ Vec16 add_partials(const Smem& smem, int token, int row, int lane) {
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_h8_b64_dsa(const __grid_constant__ Params params) {
+void kgen_query_ksplit32x8_dsa(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

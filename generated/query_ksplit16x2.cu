@@ -1,21 +1,20 @@
-// query-h8-b16-dsa-late: MLA decode query, scheme `ksplit`, K cut in two.
+// query_ksplit16x2: MLA decode query, scheme `ksplit`, K cut in two.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 16 tokens. Two CTAs share 48 Q_B rows, each over half of K;
 // CTA `part` keeps rows 24 * part.. and 64 latent columns. Three exchanges: sums of squares and
 // partial products with the peer, nope columns to all eight.
 #include "query/absorb.cuh"
-#include "query/kv/fp8_ds_mla.cuh"
+#include "query/kv/fp8_multiply.cuh"
 #include "query/store.cuh"
 
-constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
-constexpr bool kDsa = true;  // the stock C++ form of the RMSNorm
-constexpr bool kStoreQc = true;
-constexpr bool kLate = true;
+constexpr bool kDsa = false;  // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = false;
+constexpr bool kLate = false;
 constexpr bool kRelease = true;
 
 constexpr int kLoraColumns = 1536;  // q_a, the depth of Q_B
@@ -33,17 +32,17 @@ struct Params {
     const bf16* qkv;  // [num_rows, >=2112]
     const bf16* w_qa;  // [1536]
     const bf16* w_kva;  // [512]
-    const bf16* w_qb;  // [1536, 1536]
-    const bf16* w_uk;  // [8, 128, 512]
-    uint8_t* cache;  // [any, page_size, 656]
+    const bf16* w_qb;  // [heads * 192, 1536]
+    const bf16* w_uk;  // [heads, 128, 512]
+    uint8_t* cache;  // [any, page_size, 576]
     const int64_t* slots;  // [num_rows]
-    bf16* out;  // [num_rows, 8, 576]
-    bf16* q_c;  // [num_rows, 1536]
+    const float* q_scale_inv;  // []
+    const float* k_scale_inv;  // []
+    e4m3* out;  // [num_rows, heads, 576]
     int64_t qkv_stride;  // elements, qkv
     int64_t w_uk_stride;  // elements, w_uk
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
-    int64_t q_c_stride;  // elements, q_c
     int32_t page_size;  // extent, cache
     float eps;  // of the RMSNorms
     int32_t num_rows;  // token rows
@@ -52,19 +51,19 @@ static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
 
 namespace {
 
-using Query = bf16;  // element of the output
+using Query = e4m3;  // element of the output
 
 __device__ float load_query_scale(const Params& params) {
-    return 1.0f;
+    return *params.q_scale_inv;
 }
 
 __device__ KvScale load_kv_scale(const Params& params) {
-    return {};
+    return {*params.k_scale_inv};
 }
 
 // Where the q_c row of `token` goes.
 __device__ bf16* q_c_row(const Params& params, int token) {
-    return params.q_c + token * params.q_c_stride;
+    return nullptr;
 }
 
 __device__ float query_rrms(float sum, float eps) {
@@ -93,7 +92,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
     const KvScale scale = load_kv_scale(params);
     start_step();
-    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+    for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
         const int64_t slot = load_fresh_i64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
@@ -298,7 +297,7 @@ __device__ Vec16 add_received(const Vec16& mine, const Vec16& theirs, int lane) 
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_h8_b16_dsa_late(const __grid_constant__ Params params) {
+void kgen_query_ksplit16x2(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// gate-h8-b64: the sigmoid gate of W_UV's outputs, which a batched GEMM left head by head.
+// gate_tiles16: the sigmoid gate of W_UV's outputs, which a batched GEMM left head by head.
 #include "value/sigmoid.cuh"
 
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
@@ -14,10 +14,10 @@ constexpr int kPieces = kValueColumns / 8;  // threads of a row
 static_assert(kNumTokens * kPieces == kNumThreads && kClusterSize == 1, "a thread finishes eight outputs");
 
 struct Params {
-    const bf16* values;  // [8, num_rows, 128]
-    const bf16* gate;  // [num_rows, 1024]
+    const bf16* values;  // [heads, num_rows, 128]
+    const bf16* gate;  // [num_rows, heads * 128]
     const int32_t* lengths;  // [num_rows]
-    bf16* out;  // [num_rows, 1024]
+    bf16* out;  // [num_rows, heads * 128]
     int64_t values_stride;  // elements, values
     int64_t gate_stride;  // elements, gate
     int64_t out_stride;  // elements, out
@@ -26,7 +26,7 @@ struct Params {
 static_assert(sizeof(Params) == 64, "the host packs 64 bytes");
 
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_gate_h8_b64(const __grid_constant__ Params params) {
+void kgen_gate_tiles16(const __grid_constant__ Params params) {
     const int head = blockIdx.y, row = blockIdx.z * kNumTokens + threadIdx.x / kPieces;
     const int piece = threadIdx.x % kPieces * 8, output = head * kValueColumns + piece;
     wait_for_previous_grid();

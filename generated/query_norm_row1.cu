@@ -1,4 +1,4 @@
-// query_norm-b64: the normalised q_a rows, q_c = bf16((x * rr) * w_qa), one CTA a row.
+// query_norm_row1: the normalised q_a rows, q_c = bf16((x * rr) * w_qa), one CTA a row.
 #include "math/norm.cuh"
 
 constexpr int kNumTokens = 1;
@@ -26,7 +26,7 @@ struct Params {
 static_assert(sizeof(Params) == 48, "the host packs 48 bytes");
 
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_norm_b64(const __grid_constant__ Params params) {
+void kgen_query_norm_row1(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     const int row = blockIdx.x, column = 8 * threadIdx.x;

@@ -1,4 +1,4 @@
-// dcp_value-h8-b16-dcp2: the tail of a layer under decode context parallelism: send every head's partial attention to its
+// dcp_value_tiles16_h8_dcp2: the tail of a layer under decode context parallelism: send every head's partial attention to its
 // owner, merge what the ranks send by their LSEs, then W_UV and the sigmoid gate.
 //
 // A cluster of 4 CTAs owns one head for 16 token rows. All clusters of a tile of rows share the sending; CTA
@@ -42,15 +42,15 @@ struct Params {
     const bf16* rows;  // [num_rows, 16, 512]
     const float* lse;  // [num_rows, 16]
     const int32_t* local_lengths;  // [num_rows]
-    const bf16* w_uv;  // [8, 128, 512]
+    const bf16* w_uv;  // [heads, 128, 512]
     e4m3* mailbox;  // [num_rows, 16, 576]
     bf16* partials;  // [2, capacity, 8, 512]
     float* lse_box;  // [2, lse_capacity, 8]
     const int64_t* partial_peers;  // [2]
     const int64_t* lse_peers;  // [2]
-    const bf16* gate;  // [num_rows, 1024]
+    const bf16* gate;  // [num_rows, heads * 128]
     const int32_t* lengths;  // [num_rows]
-    bf16* out;  // [num_rows, 1024]
+    bf16* out;  // [num_rows, heads * 128]
     int64_t rows_stride;  // elements, rows
     int64_t lse_stride;  // elements, lse
     int64_t w_uv_stride;  // elements, w_uv
@@ -160,7 +160,7 @@ __device__ void merge(Vec16 (&merged)[kPieces], const Params& params, int token,
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_dcp_value_h8_b16_dcp2(const __grid_constant__ Params params) {
+void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const SharedAddr weights = shared_addr(storage) + kSmemWeights, latent = shared_addr(storage) + kSmemLatent;
     const SharedAddr partials = shared_addr(storage) + kSmemPartials;

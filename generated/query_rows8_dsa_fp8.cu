@@ -1,19 +1,18 @@
-// query-h12-b8: MLA decode query, scheme `rows`.
+// query_rows8_dsa_fp8: MLA decode query, scheme `rows`.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 8 tokens; CTA `part` owns 24 Q_B rows over all of K, then
 // 64 latent columns. One exchange: each CTA's nope columns go to all eight.
 #include "query/absorb.cuh"
-#include "query/kv/fp8_multiply.cuh"
+#include "query/kv/fp8_divide.cuh"
 #include "query/store.cuh"
 
-constexpr int kNumHeads = 12;
 constexpr int kNumTokens = 8;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
 constexpr int kCtasPerSm = 2;
-constexpr bool kDsa = false;  // the stock C++ form of the RMSNorm
-constexpr bool kStoreQc = false;
+constexpr bool kDsa = true;  // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = true;
 constexpr bool kLate = false;
 constexpr bool kRelease = true;
 
@@ -32,22 +31,24 @@ struct Params {
     const bf16* qkv;  // [num_rows, >=2112]
     const bf16* w_qa;  // [1536]
     const bf16* w_kva;  // [512]
-    const bf16* w_qb;  // [2304, 1536]
-    const bf16* w_uk;  // [12, 128, 512]
+    const bf16* w_qb;  // [heads * 192, 1536]
+    const bf16* w_uk;  // [heads, 128, 512]
     uint8_t* cache;  // [any, page_size, 576]
     const int64_t* slots;  // [num_rows]
     const float* q_scale_inv;  // []
-    const float* k_scale_inv;  // []
-    e4m3* out;  // [num_rows, 12, 576]
+    const float* k_scale;  // []
+    e4m3* out;  // [num_rows, heads, 576]
+    bf16* q_c;  // [num_rows, 1536]
     int64_t qkv_stride;  // elements, qkv
     int64_t w_uk_stride;  // elements, w_uk
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
+    int64_t q_c_stride;  // elements, q_c
     int32_t page_size;  // extent, cache
     float eps;  // of the RMSNorms
     int32_t num_rows;  // token rows
 };
-static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
+static_assert(sizeof(Params) == 144, "the host packs 144 bytes");
 
 namespace {
 
@@ -58,12 +59,12 @@ __device__ float load_query_scale(const Params& params) {
 }
 
 __device__ KvScale load_kv_scale(const Params& params) {
-    return {*params.k_scale_inv};
+    return {*params.k_scale};
 }
 
 // Where the q_c row of `token` goes.
 __device__ bf16* q_c_row(const Params& params, int token) {
-    return nullptr;
+    return params.q_c + token * params.q_c_stride;
 }
 
 __device__ float query_rrms(float sum, float eps) {
@@ -92,7 +93,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
     const KvScale scale = load_kv_scale(params);
     start_step();
-    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+    for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
         const int64_t slot = load_fresh_i64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
@@ -205,7 +206,7 @@ __device__ Vec16 gather_octet(float value, int lane) {
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_h12_b8(const __grid_constant__ Params params) {
+void kgen_query_rows8_dsa_fp8(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// index_front-b8: the DSA indexer's front: RMSNorm of q_a, the wq_b projection, quantised queries, head
+// index_front_rows8: the DSA indexer's front: RMSNorm of q_a, the wq_b projection, quantised queries, head
 // weights and keys.
 //
 // A cluster of 4 CTAs owns one of the 32 indexer heads for 8 tokens, 8 a step with the weights
@@ -181,7 +181,7 @@ __device__ void store_query(const Params& params, float value, float scale, int6
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_index_front_b8(const __grid_constant__ Params params) {
+void kgen_index_front_rows8(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// query-h8-b1: MLA decode query, scheme `rows`.
+// query_rows8: MLA decode query, scheme `rows`.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 8 tokens; CTA `part` owns 24 Q_B rows over all of K, then
@@ -7,7 +7,6 @@
 #include "query/kv/fp8_multiply.cuh"
 #include "query/store.cuh"
 
-constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 8;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
@@ -32,13 +31,13 @@ struct Params {
     const bf16* qkv;  // [num_rows, >=2112]
     const bf16* w_qa;  // [1536]
     const bf16* w_kva;  // [512]
-    const bf16* w_qb;  // [1536, 1536]
-    const bf16* w_uk;  // [8, 128, 512]
+    const bf16* w_qb;  // [heads * 192, 1536]
+    const bf16* w_uk;  // [heads, 128, 512]
     uint8_t* cache;  // [any, page_size, 576]
     const int64_t* slots;  // [num_rows]
     const float* q_scale_inv;  // []
     const float* k_scale_inv;  // []
-    e4m3* out;  // [num_rows, 8, 576]
+    e4m3* out;  // [num_rows, heads, 576]
     int64_t qkv_stride;  // elements, qkv
     int64_t w_uk_stride;  // elements, w_uk
     int64_t page_stride;  // elements, cache
@@ -92,7 +91,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
     const KvScale scale = load_kv_scale(params);
     start_step();
-    for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
+    for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
         const int64_t slot = load_fresh_i64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
@@ -205,7 +204,7 @@ __device__ Vec16 gather_octet(float value, int lane) {
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_h8_b1(const __grid_constant__ Params params) {
+void kgen_query_rows8(const __grid_constant__ Params params) {
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,0 +1,108 @@
+# Written by `kgen generate`: the families and their fields are those of the schema.
+from typing import Literal
+
+from .codegen import dcp as dcp
+from .codegen.api import value_bmm as value_bmm
+from .codegen.api import warmup as warmup
+from .codegen.emulator.kernel import Emulation as Emulation
+from .codegen.emulator.kernel import emulate as emulate
+from .codegen.errors import ArgumentError as ArgumentError
+from .codegen.errors import CacheWarning as CacheWarning
+from .codegen.errors import CompileError as CompileError
+from .codegen.errors import ConfigError as ConfigError
+from .codegen.errors import DeviceError as DeviceError
+from .codegen.errors import DriverError as DriverError
+from .codegen.errors import EmulationError as EmulationError
+from .codegen.errors import KgenError as KgenError
+from .codegen.errors import PlanError as PlanError
+from .codegen.errors import RenderError as RenderError
+from .codegen.runtime.kernel import Kernel as Kernel
+from .codegen.runtime.kernel import Prepared as Prepared
+
+__version__: str
+
+def query(
+    *,
+    arch: str | None = None,
+    heads: int,
+    batch: int,
+    scheme: Literal["auto", "rows", "ksplit"] = "auto",
+    dcp: int = 0,
+    dsa: bool = False,
+    fp8: bool = False,
+    nvfp4: bool = False,
+    late: bool = False,
+    release: bool = True,
+    store_qc: bool = True,
+    poll: bool = True,
+    transport: Literal["multicast", "unicast"] = "multicast",
+    q_heads: int = 0,
+    watchdog: int = 0,
+    q_b_cp_async: bool = False,
+) -> Kernel:
+    """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel (SPEC section 2)."""
+
+def query_norm(
+    *,
+    arch: str | None = None,
+    batch: int,
+    release: bool = True,
+) -> Kernel:
+    """The q_c rows alone, for a DSA query kernel that does not store them."""
+
+def value(
+    *,
+    arch: str | None = None,
+    heads: int,
+    batch: int,
+    q: int = 1,
+    release: bool = True,
+) -> Kernel:
+    """W_UV and the sigmoid gate of the attention latent (SPEC section 4)."""
+
+def gate(
+    *,
+    arch: str | None = None,
+    heads: int,
+    batch: int,
+    q: int = 1,
+    release: bool = True,
+) -> Kernel:
+    """The sigmoid gate alone, after a batched GEMM with W_UV (SPEC section 4)."""
+
+def index_front(
+    *,
+    arch: str | None = None,
+    batch: int,
+    mx: bool = False,
+    fp4: bool = False,
+    release: bool = True,
+) -> Kernel:
+    """The DSA indexer's front: queries, head weights and keys of its scoring (SPEC section 5)."""
+
+def query_wait(
+    *,
+    arch: str | None = None,
+    heads: int,
+    batch: int,
+    dcp: int,
+    q_heads: int = 0,
+    bf16: bool = False,
+    watchdog: int = 0,
+    release: bool = True,
+) -> Kernel:
+    """The poll of the query mailbox alone, for a query kernel without ``poll`` (SPEC section 3)."""
+
+def dcp_value(
+    *,
+    arch: str | None = None,
+    heads: int,
+    batch: int,
+    q: int = 1,
+    dcp: int,
+    q_heads: int = 0,
+    bf16: bool = False,
+    watchdog: int = 0,
+    release: bool = True,
+) -> Kernel:
+    """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes (SPEC section 3)."""
