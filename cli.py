@@ -21,6 +21,7 @@ from .codegen.commands.base import (
     setting_values,
     target_names,
 )
+from .codegen.version import DISTRIBUTION
 
 if TYPE_CHECKING:
     from .codegen.build import Artifact
@@ -39,7 +40,7 @@ def _show_warning(message: Warning | str, *_args: Any, **_kwargs: Any) -> None:
 
 
 @click.group(cls=Group, lazy=LAZY, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="kgen", message="%(prog)s %(version)s")
+@click.version_option(package_name=DISTRIBUTION, message="%(prog)s %(version)s")
 def kgen() -> None:
     """Fused CUDA kernels for MLA decode, generated from one schema and built without a toolkit."""
 
@@ -203,7 +204,7 @@ def verify(
 
 @kgen.command(cls=ConfigCommand)
 @arch_option
-@click.option("--sass", is_flag=True, help="print the SASS instead (needs kgen[inspect])")
+@click.option("--sass", is_flag=True, help="print the SASS instead (needs kgen-mla[inspect])")
 @click.option("--ptx", is_flag=True, help="print the PTX instead")
 @as_json
 def inspect(
@@ -228,6 +229,7 @@ def inspect(
 def env(ctx: click.Context, table: bool, as_json: bool) -> None:
     """Show every setting, its value and where it is from."""
 
+    from .codegen import settings
     from .codegen.tables import aligned, markdown
 
     values = setting_values(ctx)
@@ -239,6 +241,10 @@ def env(ctx: click.Context, table: bool, as_json: bool) -> None:
         click.echo(markdown(header, rows))
     else:
         click.echo(aligned((v["name"], v["value"], v["from"]) for v in values))
+    wrong = list(settings.problems())
+    for error in wrong:
+        click.echo(f"error: {error}", err=True)
+    ctx.exit(2 if wrong else 0)
 
 
 @kgen.command()

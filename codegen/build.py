@@ -130,7 +130,7 @@ def _cached(request: Request, cache: Cache) -> Artifact | None:
 
 def _compiled(request: Request, cache: Cache) -> Artifact:
     if not settings.JIT.value():
-        raise missing.forbidden(request.plan, lookup.path(cache))
+        raise missing.forbidden(request, lookup.path(cache))
     with lookup.turn(request.key, cache):
         if found := _cached(request, cache):  # built while we waited
             return found

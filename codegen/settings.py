@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -121,6 +122,24 @@ LOG: Setting[int] = Setting(
     lambda: 0,
     LOG_LEVELS,
 )
+
+PREFIX = "KGEN_"
+
+
+def problems() -> Iterator[ConfigError]:
+    """What is wrong with the environment: values that are not allowed, and names that are none."""
+    known = {setting.name: setting for setting in SETTINGS}
+    for name in sorted(each for each in os.environ if each.startswith(PREFIX)):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            yield ConfigError(name, os.environ[name], f"{hint}the settings are {', '.join(known)}")
+            continue
+        try:
+            known[name].value()
+        except ConfigError as error:
+            yield error
+
 
 SETTINGS: tuple[Setting[Any], ...] = (
     CACHE_DIR,

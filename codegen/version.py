@@ -6,7 +6,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as _version
 
-DISTRIBUTION = "kgen"
+DISTRIBUTION = "kgen-mla"  # `kgen` on the public index is another project
+
+
+def advice(extra: str) -> str:
+    """How to install what the optional dependencies ``extra`` bring."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 @cache

@@ -195,7 +195,7 @@ def main() -> None:
     if args.batch < 2:
         parser.error("--batch: one request is empty, so there are 2 or more")
     if torch is None:
-        sys.exit("this example needs PyTorch: pip install 'kgen[torch]'")
+        sys.exit("this example needs PyTorch: pip install 'kgen-mla[torch]'")
     if not torch.cuda.is_available():
         sys.exit("this example needs a GPU: PyTorch sees none")
     torch.manual_seed(0)

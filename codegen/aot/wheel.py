@@ -21,6 +21,7 @@ from ..cache.keys import Request
 from ..compiler import nvrtc
 from ..compiler.render import render
 from ..errors import ConfigError
+from ..version import DISTRIBUTION
 
 if TYPE_CHECKING:
     from ..build import Artifact
@@ -39,8 +40,8 @@ class Label:
     version: str = "0"
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.module == "kgen":
-            allowed = "allowed are letters, digits and single -, _ or . between, and not kgen"
+        if not _NAME.fullmatch(self.name) or self.module in ("kgen", "kgen_mla"):
+            allowed = "allowed are letters, digits and single -, _ or . between, and not kgen's own"
             raise ConfigError("--name", self.name, allowed)
         if not _VERSION.fullmatch(self.version):
             raise ConfigError("--package-version", self.version, "allowed is one such as 1.2.3")
@@ -138,7 +139,8 @@ def _code(artifact: Artifact) -> str:
 def _metadata(label: Label, kgen: str) -> dict[str, bytes]:
     texts = {
         "METADATA": f"Metadata-Version: 2.1\nName: {label.name}\nVersion: {label.version}\n"
-        f"Summary: CUDA kernels that kgen built ahead of time\nRequires-Dist: kgen=={kgen}\n",
+        "Summary: CUDA kernels that kgen built ahead of time\n"
+        f"Requires-Dist: {DISTRIBUTION}=={kgen}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: kgen\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "entry_points.txt": f"[{installed.GROUP}]\n{label.name} = {label.module}\n",
     }

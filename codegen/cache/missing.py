@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import settings
-from ..errors import ConfigError
+from ..compiler import nvrtc
+from ..errors import CompileError, ConfigError
 from . import installed
 
 if TYPE_CHECKING:
     from ..plan import Plan
+    from .keys import Request
     from .store import Cache
 
 
-def forbidden(planned: Plan, caches: Iterable[Cache]) -> ConfigError:
-    """The error that says where ``planned`` was looked for, what is nearest and what to do."""
-    slug, arch = planned.config.slug, planned.target.name
+def forbidden(request: Request, caches: Iterable[Cache]) -> ConfigError:
+    """The error that says where a kernel was looked for, what is nearest and what to do."""
+    slug, arch = request.plan.config.slug, request.arch
     caches = tuple(caches)
     packages = installed.installed()
     lines = (
@@ -25,11 +27,27 @@ def forbidden(planned: Plan, caches: Iterable[Cache]) -> ConfigError:
         *(f"package searched: {line}" for line in installed.holdings(packages)),
         *(() if packages else ("packages searched: none is installed",)),
         f"caches searched: {', '.join(str(cache.root) for cache in caches)}",
-        _nearest(planned, [*_packaged(packages), *_cached(caches)]),
+        *_compilers(request, caches),
+        _nearest(request.plan, [*_packaged(packages), *_cached(caches)]),
         f"to fix: kgen package {slug} --arch {arch}, and install the wheel; or kgen build {slug}"
         f" --arch {arch}; or set {settings.JIT.name} to 1",
     )
     return ConfigError(settings.JIT.name, "0", "\n  ".join(lines))
+
+
+def _compilers(request: Request, caches: Iterable[Cache]) -> Iterator[str]:
+    """Why no cache can answer: a cubin is looked for by the compiler that made it."""
+    held = [entry.meta for cache in caches for entry in cache.entries()]
+    theirs = {
+        facts["nvrtc"] for facts in held if request.content.items() <= facts["fields"].items()
+    }
+    try:
+        here = nvrtc.nvrtc_build()
+    except CompileError:
+        yield "NVRTC is missing, so that caches cannot be searched; packages can"
+        return
+    for build in sorted(theirs - {here}):
+        yield f"a cache has it, built by another NVRTC ({build}, here {here})"
 
 
 @dataclass(frozen=True)

@@ -65,12 +65,12 @@ def options(arch: str) -> tuple[str, ...]:
 
 def nvrtc_path() -> str:
     """The NVRTC library that :func:`compile` uses; it is loaded by this call."""
-    from cuda.pathfinder import load_nvidia_dynamic_lib
-
     try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
         return str(load_nvidia_dynamic_lib("nvrtc").abs_path)
-    except RuntimeError as error:
-        text = f"NVRTC was not found: install nvidia-cuda-nvrtc\n{error}"
+    except (ImportError, RuntimeError) as error:
+        text = f"NVRTC was not found: pip install nvidia-cuda-nvrtc cuda-python\n{error}"
         raise CompileError(text) from None
 
 
@@ -169,8 +169,10 @@ def _program(source: Source, arch: str, flags: tuple[str, ...]) -> Iterator[tupl
 
 def _bindings() -> Any:
     nvrtc_path()
-    from cuda.bindings import nvrtc
-
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise CompileError(f"NVRTC cannot be called: pip install cuda-python\n{error}") from None
     return nvrtc
 
 

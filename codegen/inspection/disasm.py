@@ -19,8 +19,9 @@ from ..errors import KgenError
 from ..schema import Config
 from ..tables import aligned
 from ..targets import SMEM_RESERVED, Target
+from ..version import advice
 
-INSTALL = "pip install 'kgen[inspect]'"
+INSTALL = advice("inspect")
 THREADS_PER_SM, CTAS_PER_SM = 2048, 32
 QUARTERS = 4  # of an SM, each with registers of its own
 WARP_REGISTERS = 256  # a warp's registers are given out in multiples of this
@@ -147,7 +148,7 @@ def ctas_per_sm(chip: Target, threads: int, registers: int, shared: int) -> int:
 
 
 def nvdisasm() -> str | None:
-    """The disassembler: that of kgen[inspect], else one on the PATH."""
+    """The disassembler: that of kgen-mla[inspect], else one on the PATH."""
     from importlib import metadata
 
     try:

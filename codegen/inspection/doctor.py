@@ -11,7 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import DeviceError
+from .. import settings
+from ..errors import CompileError, DeviceError, KgenError
+from ..version import DISTRIBUTION, version
 
 State = Literal["ok", "absent", "failed"]
 Details = dict[str, Any]
@@ -33,7 +35,7 @@ def examine() -> tuple[Finding, ...]:
 
 
 def healthy(findings: Iterable[Finding]) -> bool:
-    """Whether kernels can be built here: no probe failed. A missing GPU is no failure."""
+    """Whether nothing failed that this machine needs. A missing GPU is no failure."""
     return all(finding.state != "failed" for finding in findings)
 
 
@@ -48,20 +50,34 @@ def _guard(name: str, probe: Callable[[], Details]) -> Finding:
 
 def _kgen() -> Details:
     return {
-        "version": metadata.version("kgen"),
+        "version": version(),
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
     }
 
 
+def _settings() -> Details:
+    """Every setting, also those that nothing here reads."""
+    if wrong := list(settings.problems()):
+        raise KgenError("; ".join(map(str, wrong)))
+    given = ((setting.name, setting.text()) for setting in settings.SETTINGS)
+    return {name: text for name, text in given if text}
+
+
 def _nvrtc() -> Details:
+    """The compiler, which a machine that only launches does without."""
     from ..compiler import nvrtc
 
-    return {
-        "version": nvrtc.nvrtc_build(),
-        "path": nvrtc.nvrtc_path(),
-        "archs": ", ".join(nvrtc.supported_archs()),
-    }
+    try:
+        return {
+            "version": nvrtc.nvrtc_build(),
+            "path": nvrtc.nvrtc_path(),
+            "archs": ", ".join(nvrtc.supported_archs()),
+        }
+    except CompileError as error:
+        if settings.JIT.value():
+            raise
+        raise DeviceError(f"{settings.JIT.name} is 0: {error}") from None
 
 
 def _headers() -> Details:
@@ -113,8 +129,17 @@ def _writable(folder: Path) -> bool:
     return present.is_dir() and os.access(present, os.W_OK | os.X_OK)
 
 
+def _cubins() -> Details:
+    from ..cache import installed
+
+    found = installed.installed()
+    if not found:
+        raise DeviceError("no package of cubins is installed")
+    return dict(line.split(": ", 1) for line in installed.holdings(found))
+
+
 def _packages() -> Details:
-    required = metadata.requires("kgen") or ()
+    required = metadata.requires(DISTRIBUTION) or ()
     names = (_distribution(line) for line in required if "extra ==" not in line)
     return {name: _version(name) for name in names}
 
@@ -133,11 +158,13 @@ def _version(name: str) -> str:
 
 PROBES: dict[str, Callable[[], Details]] = {
     "kgen": _kgen,
+    "settings": _settings,
     "nvrtc": _nvrtc,
     "headers": _headers,
     "c++": _compiler,
     "driver": _driver,
     "gpus": _gpus,
     "cache": _cache,
+    "cubins": _cubins,
     "packages": _packages,
 }
