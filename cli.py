@@ -92,9 +92,11 @@ def build(
 def _place(artifact: Artifact, folder: Path | None) -> Path | None:
     if folder is None:
         return artifact.path
+    from .codegen import files
+
     path = folder / f"{artifact.plan.code}-{artifact.plan.target.name}.cubin"
     if artifact.origin != "shared":
-        path.write_bytes(artifact.cubin.image)
+        files.replace(path, artifact.cubin.image)
     return path
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from os import PathLike, fspath
@@ -92,6 +93,12 @@ def adopt(artifact: Artifact) -> Kernel:
     return _kernels.setdefault(name, Kernel(artifact))
 
 
+def _again(made: Kernel) -> tuple[Callable[..., Kernel], tuple[Config, str]]:
+    """A kernel crosses to another process as its configuration and target."""
+    return kernel, (made.config, made.plan.target.name)
+
+
+copyreg.pickle(Kernel, _again)
 _kernels: dict[tuple[Config, str], Kernel] = {}  # by configuration and target as asked for
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import settings
+from . import files, settings
 from .cache import installed, lookup, missing
 from .cache.keys import Request
 from .cache.store import Cache
@@ -20,7 +20,7 @@ from .compiler import nvrtc
 from .compiler.jobs import job_count
 from .compiler.nvrtc import Cubin, Resources
 from .compiler.render import Source, render
-from .errors import CompileError, ConfigError
+from .errors import CompileError, ConfigError, KgenError
 from .plan import Plan
 from .targets import DEFAULT, Target
 from .version import version
@@ -238,17 +238,15 @@ def _dump(source: Source, arch: str, cubin: Cubin | None = None) -> None:
     if folder is None:
         return
     stem = f"{Path(source.name).stem}-{arch}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if cubin:
-            (folder / f"{stem}.cubin").write_bytes(cubin.image)
-            return
-        for name, text in ((f"{stem}.cu", source.text), *source.headers):
+    texts = ((f"{stem}.cu", source.text), *source.headers)
+    dumped = {name: text.encode() for name, text in texts}
+    for name, data in ({f"{stem}.cubin": cubin.image} if cubin else dumped).items():
+        try:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-    except OSError as error:
-        text = f"must be a folder that can be written: {error.strerror}"
-        raise ConfigError(settings.DUMP_DIR.name, str(folder), text) from None
+            files.replace(folder / name, data)
+        except (OSError, KgenError) as error:
+            text = f"must be a folder that can be written: {error}"
+            raise ConfigError(settings.DUMP_DIR.name, str(folder), text) from None
 
 
 def _tell(artifact: Artifact) -> None:

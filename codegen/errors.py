@@ -24,6 +24,9 @@ class ConfigError(KgenError, ValueError):
         super().__init__(f"{field}: got {value!r}; {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.allowed)
+
 
 class PlanError(ConfigError):
     """A configuration that does not fit the target (shared memory, cluster size, features)."""

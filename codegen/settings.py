@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,12 @@ def _ranks(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d+)?", text):
+        raise ConfigError("KGEN_TURN_LIMIT", text, "allowed is a number of seconds, from 0")
+    return float(text)
+
+
 def _user_cache() -> Path:
     from platformdirs import user_cache_path
 
@@ -114,6 +121,13 @@ RANKS_PER_GPU: Setting[int] = Setting(
     _ranks,
     lambda: 1,
 )
+TURN_LIMIT: Setting[float] = Setting(
+    "KGEN_TURN_LIMIT",
+    "120",
+    "seconds to wait at most for another process that compiles the same kernel",
+    _seconds,
+    lambda: 120.0,
+)
 LOG: Setting[int] = Setting(
     "KGEN_LOG",
     "off",
@@ -149,5 +163,6 @@ SETTINGS: tuple[Setting[Any], ...] = (
     JIT,
     DUMP_DIR,
     RANKS_PER_GPU,
+    TURN_LIMIT,
     LOG,
 )

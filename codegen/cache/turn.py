@@ -5,7 +5,9 @@ Nothing depends on it: who gets no turn, for whatever reason, goes on and does t
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .. import settings
+
+_LOG = logging.getLogger("kgen")
+
 BEAT = 0.5  # seconds between two signs of life of who has the turn
 STALE = 3.5  # seconds without one after which it counts as dead
-LIMIT = 120.0  # seconds that anyone waits at most
+TELL = 1.0  # seconds of waiting after which it is told
 POLL = 0.01
 
 
@@ -47,10 +53,12 @@ def _acquire(path: Path) -> Any:
     import filelock
 
     lock = filelock.FileLock(path, mode=0o600, fallback_to_soft=False)
-    give_up, seen, since = time.monotonic() + LIMIT, 0, time.monotonic()
-    while time.monotonic() < min(give_up, since + STALE):
+    start = since = time.monotonic()
+    seen, told, limit = 0, False, settings.TURN_LIMIT.value()
+    while time.monotonic() < min(start + limit, since + STALE):
         try:
             lock.acquire(blocking=False)
+            _sign_in(path)
             return lock
         except filelock.Timeout:
             time.sleep(POLL)
@@ -59,7 +67,23 @@ def _acquire(path: Path) -> Any:
         sign = _sign(path)
         if sign != seen:
             seen, since = sign, time.monotonic()
+        if not told and time.monotonic() > start + TELL:
+            told = True
+            _LOG.warning("waiting for %s, which compiles this kernel (%s)", _holder(path), path)
     return None
+
+
+def _sign_in(path: Path) -> None:
+    """Leave word of who has the turn."""
+    with suppress(OSError):
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text() or "another process"
+    except OSError:
+        return "another process"
 
 
 def _without(path: Path) -> None:

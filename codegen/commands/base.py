@@ -263,10 +263,13 @@ folder_option = click.option(
 
 
 def _made(folder: Path) -> Path:
+    """``folder``, there and writable: it is found out before anything is compiled."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError("--output", str(folder), f"cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError("--output", str(folder), "it cannot be written to")
     return folder
 
 

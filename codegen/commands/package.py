@@ -73,6 +73,7 @@ def package(
 
 
 def _write(made: list[Artifact], label: Any, form: str, folder: Path) -> list[Path]:
+    from .. import files
     from ..aot import c_header, wheel
 
     if form == "wheel":
@@ -80,7 +81,7 @@ def _write(made: list[Artifact], label: Any, form: str, folder: Path) -> list[Pa
     else:
         contents = {name: text.encode() for name, text in c_header.files(made, label).items()}
     for name, data in contents.items():
-        (folder / name).write_bytes(data)
+        files.replace(folder / name, data)
     return [folder / name for name in contents]
 
 

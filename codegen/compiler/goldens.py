@@ -10,6 +10,7 @@ from typing import Literal
 
 from .. import targets
 from ..errors import ConfigError
+from ..files import replace
 from ..plan import plan
 from ..schema import Config, parse_slug, stub
 from .render import TEMPLATES, render
@@ -74,7 +75,7 @@ def write(wanted: Mapping[Path, str]) -> list[Path]:
     for path in touched:
         if path in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path], encoding="utf-8")
+            replace(path, wanted[path].encode())
         else:
             path.unlink()
     return touched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ..errors import ConfigError
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
+UNKNOWN_MEMORY = 4 << 30  # bytes, where nothing tells
 JOB_MEMORY = 512 << 20  # bytes; NVRTC takes about 100 MB for itself and 40 MB a job
 
 
@@ -26,21 +28,26 @@ def cores() -> int:
     count = len(os.sched_getaffinity(0))
     for group in _groups("cpu"):
         quota, _, period = _quota(group).partition(" ")
-        if quota.isdigit() and period.isdigit():
+        if quota.isdigit() and period.isdigit() and int(period):
             count = min(count, int(quota) // int(period))
     return max(1, count)
 
 
 def memory() -> int:
     """The bytes that this process may still take."""
-    fields = dict(line.split(":", 1) for line in _read(PROC / "meminfo").splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
+    free = _available()
     for group in _groups("memory"):
         limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
         used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
         if limit.isdigit() and used.isdigit():
             free = min(free, int(limit) - int(used))
     return max(0, free)
+
+
+def _available() -> int:
+    """What the kernel says is available, or a guess where it does not say."""
+    found = re.search(r"^MemAvailable:\s+(\d+)", _read(PROC / "meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else UNKNOWN_MEMORY
 
 
 def _quota(group: Path) -> str:
@@ -52,7 +59,7 @@ def _quota(group: Path) -> str:
 def _groups(controller: str) -> Iterator[Path]:
     """The folders of this process' control groups (both versions) and of all above them."""
     for line in _read(PROC / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and controller not in controllers.split(","):
             continue
         root = CGROUPS / controllers

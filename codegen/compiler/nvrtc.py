@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompileError, ConfigError
+from .gate import GATE
 
 if TYPE_CHECKING:
     from .render import Source
@@ -119,7 +120,7 @@ def compile(source: Source, arch: str) -> Cubin:
         When NVRTC does not know ``arch``.
     """
     started = time.perf_counter()
-    with _program(source, arch, options(arch)) as (program, report):
+    with GATE.inside(), _program(source, arch, options(arch)) as (program, report):
         nvrtc = _bindings()
         image = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     resources = _resources(source, report, image)
@@ -137,7 +138,7 @@ def ptx(source: Source, arch: str) -> str:
     """
     _, *others = options(arch)
     flags = (f"--gpu-architecture={arch.replace('sm', 'compute')}", *others)
-    with _program(source, arch, flags) as (program, _):
+    with GATE.inside(), _program(source, arch, flags) as (program, _):
         nvrtc = _bindings()
         text = _fetch(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
     return text.decode().rstrip("\0")

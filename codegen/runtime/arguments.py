@@ -39,6 +39,7 @@ class Arguments:
         self._rows = [value.name for value in table.scalars].index(NUM_ROWS)
         self._offsets = tuple((i, s) for i, s in enumerate(table.scalars) if s.columns)
         self._rules = tuple(ArrayRule(array) for array in table.arrays)
+        self._follows = self._rules[0].of_step
         self._steps = tuple((rule, rule.name, rule.known, rule.mask) for rule in self._rules)
         self._outputs = tuple(i for i, rule in enumerate(self._rules) if rule.output)
         self._pairs = tuple(_pairs(table.arrays))
@@ -59,6 +60,7 @@ class Arguments:
             raise self._unknown(given)
         scalars = self._numbers(given)
         rows: Any = scalars[self._rows]
+        follow = self._follows and given.get(NUM_ROWS) is None  # rows are those of the row arrays
         values: list[Any] = []
         arrays: list[Any] = []
         seen: list[tuple[int, Facts]] = []
@@ -70,14 +72,16 @@ class Arguments:
                 array = self._absent(rule, given, rows, home, libraries, stream)
             try:
                 view = (READERS.get(type(array)) or reader(type(array)))(array)
-            except AttributeError:
-                raise rule.no_array(array) from None
+            except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+                raise rule.no_array(array, error) from None
             pointer, device, dtype, shape, strides, library = view
             facts = known.get((dtype, shape, strides)) or rule.examine(ArrayView(*view))
             if library not in libraries:
                 home = home if libraries else device
                 libraries.append(library)
             fields, length, _, _, _ = facts
+            if follow and rule.of_step and length != rows:
+                rows = self._agreed(rule, ArrayView(*view), length, rows, first=not values)
             if device != home or device < 0 or pointer & mask or length < rows:
                 raise rule.misplaced(ArrayView(*view), facts, self.names[0], home, rows)
             values.append(pointer)
@@ -87,6 +91,7 @@ class Arguments:
         self._apart(seen)
         if self._offsets:
             self._inside(scalars, seen[0][1].body // self._rules[0].array.itemsize)
+        scalars[self._rows] = rows
         values += scalars
         packed = self._pack(*self._order(values))
         return Call(packed, rows, home, tuple(libraries), tuple([arrays[i] for i in self._outputs]))
@@ -103,6 +108,14 @@ class Arguments:
                 )
             arguments[first] = array[0]
         return arguments
+
+    def _agreed(self, rule: ArrayRule, view: ArrayView, length: int, rows: int, first: bool) -> int:
+        """The rows of a call that gives none: those of the first array, as all others have."""
+        if first and length <= rows:
+            return length
+        most = f"at most {rows}, the kernel's batch"
+        allowed = most if first else f"{rows}, as {self.names[0]} has; or pass {NUM_ROWS}"
+        raise refused(rule.name, f"shape {tuple(view.shape)}, which holds {length} rows", allowed)
 
     def _numbers(self, given: Mapping[str, Any]) -> list[int | float]:
         return [

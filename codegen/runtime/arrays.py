@@ -11,6 +11,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from . import driver
@@ -62,11 +63,20 @@ class Library(Protocol):
         """A new array of the logical ``dtype``, for use on ``stream`` (None: the current one)."""
 
 
+READ_ONLY, MASKED, SWAPPED = "(read only)", "(masked)", "(another byte order)"  # after a dtype
+
+
 def by_bytes(view: ArrayView) -> Layout:
     """The layout of a view whose dtype is NumPy's and whose strides count bytes."""
     size = view.dtype.itemsize
     strides = tuple(s / size if s % size else s // size for s in view.strides)
-    return Layout(view.dtype.name, tuple(view.shape), strides)
+    return Layout(dtype_name(view.dtype), tuple(view.shape), strides)
+
+
+def dtype_name(dtype: Any, *qualities: str) -> str:
+    """The name of a NumPy dtype, and in words what keeps arrays of it from being used."""
+    swapped = () if dtype.isnative else (SWAPPED,)
+    return " ".join((dtype.name, *swapped, *qualities))
 
 
 class Cupy:
@@ -142,10 +152,16 @@ class Torch:
 
 
 class Foreign:
-    """Any object with ``__cuda_array_interface__`` or DLPack; its current stream is unknown, so
-    that of kgen is the legacy default stream."""
+    """Any object with ``__cuda_array_interface__`` or DLPack.
+
+    ``produced`` is the stream that its arrays are written on, where they tell: a launch comes after
+    that. Without, the current stream is unknown, and that of kgen is the legacy default stream.
+    """
 
     name = "other"
+
+    def __init__(self, produced: int | None = None) -> None:
+        self.produced = produced
 
     def read(self, array: Any) -> Fields:
         interface = getattr(array, "__cuda_array_interface__", None)
@@ -156,24 +172,31 @@ class Foreign:
         dtype = np.dtype(interface["typestr"])
         shape = tuple(interface["shape"])
         strides = interface.get("strides")
-        pointer = interface["data"][0] or 0
+        pointer, read_only = interface["data"]
+        masked = (MASKED,) * (interface.get("mask") is not None)
         return ArrayView(
-            pointer,
-            driver.get().device_of(pointer),
-            dtype.name,
+            pointer or 0,
+            driver.get().device_of(pointer or 0),
+            dtype_name(dtype, *masked, *(READ_ONLY,) * bool(read_only)),
             shape,
             packed(shape) if strides is None else tuple(s // dtype.itemsize for s in strides),
-            self,
+            foreign(interface.get("stream")),
         )
 
     def layout(self, view: ArrayView) -> Layout:
         return Layout(view.dtype, view.shape, view.strides)
 
     def stream(self, device: int) -> int:
-        return 0
+        return self.produced or 0
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         raise NotImplementedError
+
+
+@cache
+def foreign(produced: int | None) -> Foreign:
+    """The library of foreign arrays that are written on the stream ``produced``."""
+    return Foreign(produced) if produced else FOREIGN
 
 
 def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -223,8 +246,10 @@ def _from_dlpack(array: Any) -> ArrayView:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else packed(shape)
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits), f"DLPack {tensor.code}:{tensor.bits}")
+    if tensor.lanes != 1:
+        dtype += f" (vectors of {tensor.lanes})"
     pointer = (tensor.data or 0) + tensor.byte_offset
-    return ArrayView(pointer, int(ordinal), dtype, shape, strides, FOREIGN)
+    return ArrayView(pointer, int(ordinal), dtype, shape, strides, foreign(_DL_LEGACY_STREAM))
 
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer

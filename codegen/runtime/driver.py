@@ -25,6 +25,7 @@ MAX_DYNAMIC_SMEM, NON_PORTABLE_CLUSTER = 8, 14
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 POINTER_DEVICE = 9
 CAPTURE_RELAXED = 2
+EVENT_DISABLE_TIMING = 2  # CUevent_flags
 
 _HINTS = {
     3: "a process forked after CUDA was initialised cannot use it: start it with spawn",
@@ -184,6 +185,16 @@ class Driver:
         state = ctypes.c_int()
         code = self.status("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(state))
         return bool(code or state.value)
+
+    def order(self, first: int, then: int) -> None:
+        """What follows on the stream ``then`` waits for what is on ``first`` now."""
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), EVENT_DISABLE_TIMING)
+        try:
+            self.call("cuEventRecord", event, ctypes.c_void_p(first))
+            self.call("cuStreamWaitEvent", ctypes.c_void_p(then), event, 0)
+        finally:
+            self.status("cuEventDestroy_v2", event)
 
     @contextmanager
     def relaxed_capture(self) -> Iterator[None]:

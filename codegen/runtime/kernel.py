@@ -62,8 +62,9 @@ class Kernel:
         pdl
             Programmatic dependent launch: start before the previous kernel of the stream ends.
         **arguments
-            Arrays and numbers by name. Rows from ``num_rows`` on are neither read nor written; 0
-            launches nothing. An output that is None is allocated, ``num_rows`` long.
+            Arrays and numbers by name. ``num_rows`` is by default that of the row arrays, which
+            must agree; rows from it on are neither read nor written, and 0 launches nothing. An
+            output that is None is allocated, ``num_rows`` long.
 
         Returns
         -------
@@ -87,6 +88,7 @@ class Kernel:
             handle = streams.current(call.libraries, call.device)
         else:
             streams.check_device(stream, call.device)
+            streams.after_producers(call.libraries, handle)
         if call.rows:
             function = self._launcher.function(call.device, handle)
             self._launcher.launch(function, call.packed, handle, pdl)

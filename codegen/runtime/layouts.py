@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from ..plan import ANY, Array, Axis
-from .arrays import HOST, ArrayView, Layout
+from .arrays import HOST, READ_ONLY, ArrayView, Layout
 
 NUM_ROWS = "num_rows"
 
@@ -45,6 +45,7 @@ class ArrayRule:
         self.array = array
         self.name, self.dtype = array.name, array.dtype
         self.output = array.role == "out"
+        self.of_step = array.role != "inout" and any(axis.rows for axis in array.axes)
         self.mask = array.align - 1
         self.fields = [array.name]
         for axis in array.axes:
@@ -58,7 +59,7 @@ class ArrayRule:
     def examine(self, view: ArrayView) -> Facts:
         """What the layout of ``view`` implies, remembered; ArgumentError where it is wrong."""
         if view.device == HOST:
-            raise self._refuse("memory of the CPU", "an array on a GPU")
+            raise self._nowhere(view)
         layout = view.library.layout(view)
         self._check_dtype(layout.dtype)
         facts = self._scalar(layout) if self.array.scalar else self._strided(layout)
@@ -69,7 +70,8 @@ class ArrayRule:
 
     def _check_dtype(self, dtype: str) -> None:
         accepted = ACCEPTED[self.dtype]
-        if dtype in accepted:
+        name, _, quality = dtype.partition(" ")
+        if name in accepted and quality in ("", READ_ONLY * (self.array.role == "in")):
             return
         note = ""
         if dtype.startswith("float8"):
@@ -146,8 +148,8 @@ class ArrayRule:
         self, view: ArrayView, facts: Facts, leader: str, device: int, rows: int
     ) -> ArgumentError:
         """The error for a right layout with a wrong pointer, device or number of rows."""
-        if view.device == HOST:
-            return self._refuse("memory of the CPU", "an array on a GPU")
+        if view.device == HOST or not view.pointer:
+            return self._nowhere(view)
         if view.device != device:
             return self._refuse(
                 f"an array on cuda:{view.device}", f"one on cuda:{device}, where {leader} is"
@@ -161,10 +163,15 @@ class ArrayRule:
             f"at least {NUM_ROWS}, which is {rows}; pass {NUM_ROWS} for fewer",
         )
 
-    def no_array(self, value: Any) -> ArgumentError:
-        """The error for what is no array at all."""
+    def _nowhere(self, view: ArrayView) -> ArgumentError:
+        where = "memory of the CPU" if view.pointer else "no memory, the address is 0"
+        return self._refuse(where, "an array on a GPU")
+
+    def no_array(self, value: Any, problem: Exception) -> ArgumentError:
+        """The error for what is no array at all, or one without memory, such as a fake tensor."""
+        why = "" if isinstance(problem, AttributeError) else f" ({problem!s:.80})"
         return self._refuse(
-            f"{type(value).__name__} {value!r:.60}",
+            f"{type(value).__name__} {value!r:.60}{why}",
             f"a {ACCEPTED[self.dtype][0]} array on a GPU (CuPy, PyTorch,"
             " __cuda_array_interface__ or DLPack)",
         )

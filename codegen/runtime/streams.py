@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ArgumentError
-from .arrays import FOREIGN, Library
+from . import driver
+from .arrays import FOREIGN, Foreign, Library
 
 LEGACY_DEFAULT = 0
 
@@ -52,12 +53,19 @@ def current(libraries: Sequence[Library], device: int) -> int:
     """
     if len(libraries) == 1:
         return libraries[0].stream(device)
-    known = {
-        library.name: library.stream(device) for library in libraries if library is not FOREIGN
-    }
-    if len(set(known.values())) > 1:
+    known = [
+        (library.name, library.stream(device)) for library in libraries if library is not FOREIGN
+    ]
+    if len({stream for _, stream in known}) > 1:
+        names = " and ".join(name for name, _ in known)
         raise ArgumentError(
-            f"stream: got None while the current streams of {' and '.join(known)} differ;"
-            " allowed is one given"
+            f"stream: got None while the current streams of {names} differ; allowed is one given"
         )
-    return next(iter(known.values()), LEGACY_DEFAULT)
+    return known[0][1] if known else LEGACY_DEFAULT
+
+
+def after_producers(libraries: Sequence[Library], stream: int) -> None:
+    """Let what follows on ``stream`` come after what foreign arrays say they are written on."""
+    for library in libraries:
+        if isinstance(library, Foreign) and library.produced not in (None, stream):
+            driver.get().order(int(library.produced or 0), stream)

@@ -6,6 +6,7 @@ All that a model says is read from here: nothing else repeats a field, a default
 from __future__ import annotations
 
 import difflib
+import numbers
 import re
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -148,9 +149,15 @@ def _token(option: Option, value: Any) -> Iterator[str]:
 def validate(model: type[Config], fields: Mapping[str, Any]) -> Config:
     """``model(**fields)`` with pydantic's errors turned into one :class:`ConfigError`."""
     try:
-        return model(**fields)
+        return model(**{name: _integer(value) for name, value in fields.items()})
     except ValidationError as error:
         raise _config_error(model, error) from None
+
+
+def _integer(value: Any) -> Any:
+    """``value``, as an int where it is an integer of another type, such as NumPy's."""
+    other = isinstance(value, numbers.Integral) and not isinstance(value, int)
+    return int(value) if other else value
 
 
 def _config_error(model: type[Config], error: ValidationError) -> ConfigError:

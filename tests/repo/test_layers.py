@@ -14,7 +14,7 @@ CODEGEN = ROOT / "codegen"
 # From the ground up: a room imports from those before it, modules of one line from one another.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "tables", "dims", "public"),
-    ("settings", "targets"),
+    ("settings", "targets", "files"),
     ("reference",),
     ("schema",),
     ("plan",),
