@@ -14,8 +14,12 @@ from .codegen.errors import DeviceError as DeviceError
 from .codegen.errors import DriverError as DriverError
 from .codegen.errors import EmulationError as EmulationError
 from .codegen.errors import KgenError as KgenError
+from .codegen.errors import MissingCompilerError as MissingCompilerError
+from .codegen.errors import MissingHeaderError as MissingHeaderError
+from .codegen.errors import MissingKernelError as MissingKernelError
 from .codegen.errors import PlanError as PlanError
 from .codegen.errors import RenderError as RenderError
+from .codegen.errors import TargetError as TargetError
 from .codegen.runtime.kernel import Kernel as Kernel
 from .codegen.runtime.kernel import Prepared as Prepared
 

@@ -18,9 +18,9 @@ from .codegen.commands.base import (
     exit_code,
     folder_option,
     print_json,
-    setting_values,
     target_names,
 )
+from .codegen.commands.flags import narrate, setting_values
 from .codegen.version import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def build(
     else:
         for data in built:
             click.echo(text.artifact_line(data))
-    click.echo(summary, err=True)
+    narrate(summary)
     ctx.exit(exit_code(result.error for result in results))
 
 
@@ -117,18 +117,24 @@ def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> 
 
 
 @kgen.command()
+@click.argument("slugs", nargs=-1, metavar="[SLUG]...")
 @click.option("--check", is_flag=True, help="write nothing; fail on any difference")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER")
-def generate(check: bool, output: Path | None) -> None:
-    """Write the CUDA source of the canonical kernels to generated/, and the stub of the calls."""
+def generate(slugs: tuple[str, ...], check: bool, output: Path | None) -> None:
+    """Write CUDA source: of the kernels named to FOLDER, else what is committed.
+
+    Without a name that is the canonical kernels' source in generated/, and the stub of the calls.
+    """
     from .codegen.compiler import goldens
 
-    wanted = goldens.files(output)
+    if slugs and output is None:
+        raise click.UsageError("name a folder for the kernels' source: -o FOLDER")
+    wanted = goldens.files(output, slugs or goldens.SLUGS)
     if not check:
         touched = goldens.write(wanted)
         for path in touched:
             click.echo(path)
-        click.echo(f"{len(wanted)} files, {len(touched)} changed", err=True)
+        narrate(f"{len(wanted)} files, {len(touched)} changed")
         return
     differences = goldens.compare(wanted)
     for difference in differences:
@@ -136,7 +142,7 @@ def generate(check: bool, output: Path | None) -> None:
         click.echo(difference.diff, nl=bool(difference.diff))
     if differences:
         raise click.ClickException(f"{len(differences)} files differ: run kgen generate")
-    click.echo(f"{len(wanted)} files are current", err=True)
+    narrate(f"{len(wanted)} files are current")
 
 
 @kgen.command()

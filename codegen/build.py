@@ -5,7 +5,6 @@ A request goes down a list of sources, packages, caches, the compiler, until one
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,8 @@ from .compiler import nvrtc
 from .compiler.jobs import job_count
 from .compiler.nvrtc import Cubin, Resources
 from .compiler.render import Source, render
-from .errors import CompileError, ConfigError, KgenError
+from .errors import CompileError, ConfigError, KgenError, MissingKernelError
+from .logs import logger
 from .plan import Plan
 from .targets import DEFAULT, Target
 from .version import version
@@ -79,8 +79,9 @@ def build(
     Raises
     ------
     ConfigError
-        A target or setting that is not allowed, or a compile where ``KGEN_JIT`` is 0; as
-        PlanError where the kernel does not fit.
+        A target or setting that is not allowed; as PlanError where the kernel does not fit.
+    MissingKernelError
+        Where nothing has it and ``KGEN_JIT`` is 0.
     CompileError
         When NVRTC refuses the source. Nothing is stored.
     """
@@ -226,9 +227,8 @@ def ptx(planned: Plan) -> str:
     """The PTX of a plan, compiled now: no cache holds it."""
     if not settings.JIT.value():
         name = f"{planned.config.slug} for {planned.target.name}"
-        raise ConfigError(
-            settings.JIT.name, "0", f"{name} is compiled to show its PTX; set it to 1"
-        )
+        text = f"{name} is compiled to show its PTX; set {settings.JIT.name} to 1"
+        raise MissingKernelError(text)
     return nvrtc.ptx(render(planned), planned.target.name)
 
 
@@ -250,11 +250,8 @@ def _dump(source: Source, arch: str, cubin: Cubin | None = None) -> None:
 
 
 def _tell(artifact: Artifact) -> None:
-    level = settings.LOG.value()
-    if not level:
-        return
     cubin, name = artifact.cubin, f"{artifact.plan.config.slug} {artifact.cubin.arch}"
-    lines = [f"kgen: {name}: {artifact.origin} in {artifact.seconds:.3f} s, {artifact.path}"]
-    if level > 1:
-        lines += [f"kgen:   key {artifact.key}", f"kgen:   {cubin.resources}", cubin.log]
-    print("\n".join(filter(None, lines)), file=sys.stderr)
+    log = logger()
+    log.info("%s: %s in %.3f s, %s", name, artifact.origin, artifact.seconds, artifact.path)
+    for line in (f"key {artifact.key}", cubin.resources, *cubin.log.splitlines()):
+        log.debug("  %s", line)

@@ -28,16 +28,32 @@ class ConfigError(KgenError, ValueError):
         return type(self), (self.field, self.value, self.allowed)
 
 
+class MissingKernelError(KgenError):
+    """A kernel that is in no package and no cache, where compiling is forbidden (``KGEN_JIT``)."""
+
+
 class PlanError(ConfigError):
     """A configuration that does not fit the target (shared memory, cluster size, features)."""
+
+
+class TargetError(ConfigError):
+    """A target that kgen or NVRTC does not have."""
 
 
 class RenderError(KgenError):
     """A template that failed to render: names the template and its line."""
 
 
+class MissingHeaderError(RenderError):
+    """A source that includes a header which kgen does not have."""
+
+
 class CompileError(KgenError):
     """NVRTC refused the source: carries the log, the options and a numbered excerpt."""
+
+
+class MissingCompilerError(CompileError):
+    """NVRTC is not installed, or cannot be loaded."""
 
 
 class CacheWarning(UserWarning):

@@ -17,6 +17,10 @@ PLACES: dict[str, str] = {
     "DriverError": "errors",
     "EmulationError": "errors",
     "KgenError": "errors",
+    "MissingCompilerError": "errors",
+    "MissingHeaderError": "errors",
+    "MissingKernelError": "errors",
+    "TargetError": "errors",
     "PlanError": "errors",
     "RenderError": "errors",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import ConfigError
+from .errors import TargetError
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def target(name: str) -> Target:
 
     Raises
     ------
-    ConfigError
+    TargetError
         When kgen has no such target.
     """
     promoted = name if name in TARGETS else f"{name}a"
     if promoted not in TARGETS:
-        raise ConfigError("arch", name, f"allowed are {', '.join(TARGETS)}")
+        raise TargetError("arch", name, f"allowed are {', '.join(TARGETS)}")
     return TARGETS[promoted]
 
 
@@ -62,4 +62,4 @@ def from_capability(major: int, minor: int) -> Target:
         if (candidate.major, candidate.minor) == (major, minor):
             return candidate
     have = ", ".join(f"{t.major}.{t.minor} ({t.name})" for t in TARGETS.values())
-    raise ConfigError("compute capability", f"{major}.{minor}", f"kgen has targets for {have}")
+    raise TargetError("compute capability", f"{major}.{minor}", f"kgen has targets for {have}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import settings
 from ..compiler import nvrtc
-from ..errors import CompileError, ConfigError
+from ..errors import CompileError, MissingKernelError
 from . import installed
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .store import Cache
 
 
-def forbidden(request: Request, caches: Iterable[Cache]) -> ConfigError:
+def forbidden(request: Request, caches: Iterable[Cache]) -> MissingKernelError:
     """The error that says where a kernel was looked for, what is nearest and what to do."""
     slug, arch = request.plan.config.slug, request.arch
     caches = tuple(caches)
@@ -32,7 +32,7 @@ def forbidden(request: Request, caches: Iterable[Cache]) -> ConfigError:
         f"to fix: kgen package {slug} --arch {arch}, and install the wheel; or kgen build {slug}"
         f" --arch {arch}; or set {settings.JIT.name} to 1",
     )
-    return ConfigError(settings.JIT.name, "0", "\n  ".join(lines))
+    return MissingKernelError("\n  ".join(lines))
 
 
 def _compilers(request: Request, caches: Iterable[Cache]) -> Iterator[str]:

@@ -5,7 +5,6 @@ Nothing depends on it: who gets no turn, for whatever reason, goes on and does t
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import settings
-
-_LOG = logging.getLogger("kgen")
+from ..logs import logger
 
 BEAT = 0.5  # seconds between two signs of life of who has the turn
 STALE = 3.5  # seconds without one after which it counts as dead
@@ -69,7 +67,7 @@ def _acquire(path: Path) -> Any:
             seen, since = sign, time.monotonic()
         if not told and time.monotonic() > start + TELL:
             told = True
-            _LOG.warning("waiting for %s, which compiles this kernel (%s)", _holder(path), path)
+            logger().warning("waiting for %s, which compiles this kernel (%s)", _holder(path), path)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -15,11 +15,12 @@ import click
 
 from .. import settings
 from ..errors import ConfigError, KgenError
+from .flags import narrate, quiet_flag, setting_flags
 
 if TYPE_CHECKING:
     from ..schema import Config, Option
 
-FLAGS = "kgen.flags"  # in a context's meta: names of the settings that flags have set
+INTERRUPTED = 130  # the exit code of what SIGINT ends
 
 
 class Failure(click.ClickException):
@@ -52,7 +53,7 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         own = {opt for param in self.params for opt in param.opts}
-        flags = (flag for flag in setting_flags() if own.isdisjoint(flag.opts))
+        flags = (flag for flag in (quiet_flag(), *setting_flags()) if own.isdisjoint(flag.opts))
         *params, help_option = super().get_params(ctx)
         return [*params, *flags, help_option]
 
@@ -60,10 +61,13 @@ class Command(click.Command):
 class ConfigCommand(Command):
     """A command on configurations: its callback takes ``configs``, from slugs and options."""
 
+    skips = True  # takes --skip-illegal
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         from ..schema import KERNELS
 
-        return [*config_params(tuple(KERNELS.values())), *super().get_params(ctx)]
+        derived = config_params(tuple(KERNELS.values()))
+        return [*derived, *(_SKIP,) * self.skips, *super().get_params(ctx)]
 
     def invoke(self, ctx: click.Context) -> Any:
         from ..schema import KERNELS
@@ -72,8 +76,23 @@ class ConfigCommand(Command):
         values = {str(param.name): ctx.params.pop(str(param.name)) for param in derived}
         slugs, kernel = values.pop("slugs"), values.pop("kernel")
         given = {name: value for name, value in values.items() if value is not None}
-        ctx.params["configs"] = self.select(slugs, kernel, given)
+        found = self.select(slugs, kernel, given)
+        if ctx.params.pop(str(_SKIP.name), False):
+            found = self.legal(found)
+        ctx.params["configs"] = found
         return super().invoke(ctx)
+
+    def legal(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What of ``found`` can be; the others are told of."""
+        refused = [each for each in found if not hasattr(each, "slug")]
+        for each in refused:
+            narrate(f"skipped {each.name}: {each.reason}")
+        kept = tuple(each for each in found if each not in refused)
+        if not kept:
+            raise ConfigError(
+                "--skip-illegal", f"{len(refused)} points", "not one of them is legal"
+            )
+        return kept
 
     def select(
         self, names: tuple[str, ...], kernel: str | None, given: dict[str, Any]
@@ -86,9 +105,15 @@ class ConfigCommand(Command):
 
     def make(self, kernel: str, fields: Mapping[str, Any]) -> Any:
         """What the callback gets for the fields of a family."""
-        from ..schema import make
+        from ..schema import attempt, make
 
-        return make(kernel, fields)
+        skip = click.get_current_context().params.get(str(_SKIP.name))
+        return attempt(kernel, fields) if skip else make(kernel, fields)
+
+
+_SKIP = click.Option(
+    ["--skip-illegal"], is_flag=True, help="leave out what no kernel can be, and say so"
+)
 
 
 class Group(click.Group):
@@ -124,6 +149,9 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             raise
         except (KgenError, OSError) as error:
@@ -131,60 +159,6 @@ class Group(click.Group):
 
 
 Group.group_class = Group
-
-
-@cache
-def setting_flags() -> tuple[click.Option, ...]:
-    """One option per setting; it sets the environment variable while the command runs."""
-    return tuple(
-        click.Option(
-            [setting_flag(setting.name)],
-            metavar="VALUE",
-            expose_value=False,
-            callback=partial(_set, setting.name),
-            help=f"{setting.doc} [{setting.name}; default: {setting.default}]",
-        )
-        for setting in settings.SETTINGS
-    )
-
-
-def setting_flag(name: str) -> str:
-    """The flag that mirrors the setting ``name``: ``--cache-dir`` for ``KGEN_CACHE_DIR``."""
-    return "--" + name.removeprefix("KGEN_").lower().replace("_", "-")
-
-
-def setting_values(ctx: click.Context) -> list[dict[str, str]]:
-    """Every setting with its value and where that is from."""
-    return [_setting_value(ctx, setting) for setting in settings.SETTINGS]
-
-
-def _setting_value(ctx: click.Context, setting: settings.Setting[Any]) -> dict[str, str]:
-    given = setting.text()
-    chosen = "flag" if setting.name in ctx.meta.get(FLAGS, ()) else "environment"
-    is_folder = setting is settings.CACHE_DIR
-    return {
-        "name": setting.name,
-        "flag": setting_flag(setting.name),
-        "value": str(setting.value()) if is_folder else given or setting.default,
-        "from": chosen if given else "default",
-        "default": setting.default,
-        "doc": setting.doc,
-    }
-
-
-def _set(name: str, ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    if value is None:
-        return
-    ctx.meta.setdefault(FLAGS, set()).add(name)
-    ctx.call_on_close(partial(_restore, name, os.environ.get(name)))
-    os.environ[name] = value
-
-
-def _restore(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 @cache
@@ -239,7 +213,7 @@ def _target_name(name: str) -> str:
         knows = f"NVRTC {nvrtc_build()} knows {', '.join(supported_archs())}"
         raise ConfigError("arch", name, f"kgen has {', '.join(TARGETS)}; {knows}") from None
     if found != name:
-        click.echo(f"note: {name} is promoted to {found}", err=True)
+        narrate(f"note: {name} is promoted to {found}")
     return found
 
 

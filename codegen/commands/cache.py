@@ -8,6 +8,7 @@ import click
 
 from ..tables import aligned
 from .base import ConfigCommand, Group, arch_option, as_json, print_json
+from .flags import narrate
 
 if TYPE_CHECKING:
     from ..schema import Config
@@ -45,9 +46,9 @@ def cache_ls(as_json: bool) -> None:
         print_json([text.entry_data(entry) for entry in entries])
     elif entries:
         click.echo(aligned(map(text.entry_row, entries)))
-    click.echo(f"{len(entries)} kernels", err=True)
+    narrate(f"{len(entries)} kernels")
     if len(found) > len(entries):
-        click.echo(f"{len(found) - len(entries)} are not loaded: see kgen cache verify", err=True)
+        narrate(f"{len(found) - len(entries)} are not loaded: see kgen cache verify")
 
 
 @cache.command("verify")
@@ -57,13 +58,16 @@ def cache_verify(as_json: bool) -> None:
     from ..cache import lookup, maintenance
 
     found = list(maintenance.verify(lookup.path()))
-    bad = [each for each in found if each.state != "sound"]
+    bad = [each for each in found if each.state not in ("sound", "aside")]
     if as_json:
         print_json([each.data() for each in found])
     else:
-        for each in bad:
-            click.echo(f"{each.state:<10} {each.path}: {each.text}")
-    click.echo(f"{len(found) - len(bad)} sound, {len(bad)} not", err=True)
+        for each in found:
+            if each.state != "sound":
+                click.echo(f"{each.state:<10} {each.path}: {each.text}")
+    healed = sum(each.state == "aside" for each in found)
+    aside = f", {healed} set aside and replaced" if healed else ""
+    narrate(f"{len(found) - len(bad) - healed} sound, {len(bad)} not{aside}")
     if bad:
         raise click.exceptions.Exit(1)
 
@@ -83,7 +87,7 @@ def cache_prune(max_size: str | None, older_than: str | None, as_json: bool) -> 
     if as_json:
         print_json([each.data() for each in removed])
     total = sum(each.bytes for each in removed)
-    click.echo(f"{len(removed)} kernels removed, {total:,} bytes", err=True)
+    narrate(f"{len(removed)} kernels removed, {total:,} bytes")
 
 
 @cache.command("clear")
@@ -97,7 +101,7 @@ def cache_clear(as_json: bool) -> None:
     count = maintenance.clear(store)
     if as_json:
         print_json({"folder": str(store.root), "removed": count})
-    click.echo(f"{count} kernels removed from {store.root}", err=True)
+    narrate(f"{count} kernels removed from {store.root}")
 
 
 @cache.command("explain", cls=ConfigCommand)

@@ -11,11 +11,11 @@ import click
 
 from ..tables import aligned
 from .base import ConfigCommand, arch_option, as_json, exit_code, folder_option, print_json
+from .flags import narrate
 
 if TYPE_CHECKING:
     from ..build import Artifact
-    from ..inspection.coverage import Refused
-    from ..schema import Config
+    from ..schema import Config, Refused
 
 
 @click.command(cls=ConfigCommand)
@@ -59,9 +59,9 @@ def package(
     label = Label(name, package_version or versions()["kgen"])
     with progress.narration(len(configs) * len(archs)) as tell:
         results = build.build_many(configs, archs, jobs, tell, packaged=False)
-    click.echo(progress.summary(results, time.perf_counter() - start), err=True)
+    narrate(progress.summary(results, time.perf_counter() - start))
     if code := exit_code(result.error for result in results):
-        click.echo("nothing was written", err=True)
+        narrate("nothing was written")
         ctx.exit(code)
     made = [result.artifact for result in results if result.artifact]
     paths = _write(made, label, form, output or Path())
@@ -88,8 +88,10 @@ def _write(made: list[Artifact], label: Any, form: str, folder: Path) -> list[Pa
 class SurveyCommand(ConfigCommand):
     """A command that is told of what no configuration can be, too."""
 
+    skips = False
+
     def make(self, kernel: str, fields: Mapping[str, Any]) -> Any:
-        from ..inspection.coverage import attempt
+        from ..schema import attempt
 
         return attempt(kernel, fields)
 
@@ -114,5 +116,5 @@ def coverage(
         print_json([asdict(row) for row in rows])
     else:
         click.echo(aligned(row.cells() for row in rows))
-    click.echo(coverage.summary(rows), err=True)
+    narrate(coverage.summary(rows))
     ctx.exit(int(any(row.state == "compile" for row in rows)))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .flags import is_quiet
+
 if TYPE_CHECKING:
     from ..build import Result
 
@@ -54,6 +56,9 @@ def summary(results: Iterable[Result], seconds: float) -> Summary:
 @contextmanager
 def narration(total: int) -> Iterator[Callable[[Result], None]]:
     """A callback that tells of each result: on a terminal above a progress bar, else plainly."""
+    if is_quiet():
+        yield lambda result: None
+        return
     if not sys.stderr.isatty():
         yield lambda result: click.echo(f"{_kind(result):<8} {_line(result)}", err=True)
         return

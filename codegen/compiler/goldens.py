@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,9 +53,9 @@ class Difference:
     diff: str = ""
 
 
-def files(chosen: Path | None = None) -> dict[Path, str]:
-    """What is committed, path by path: the sources of the canonical set for the default target, one
-    a cubin, and the stub of the public calls; in the folder ``chosen`` the sources alone.
+def files(chosen: Path | None = None, slugs: Sequence[str] = SLUGS) -> dict[Path, str]:
+    """What is rendered, path by path: the sources of ``slugs`` for the default target, one a cubin,
+    and the stub of the public calls; in the folder ``chosen`` the sources alone.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def files(chosen: Path | None = None) -> dict[Path, str]:
     """
     if chosen is None and not (FOLDER.parent / "pyproject.toml").exists():
         raise ConfigError("--output", None, "an installed kgen has no generated/: name a folder")
-    rendered = (render(plan(config, targets.DEFAULT)) for config in configs())
+    rendered = (render(plan(parse_slug(slug), targets.DEFAULT)) for slug in slugs)
     made = {(chosen or FOLDER) / source.name: source.text for source in rendered}
     return made if chosen else {FOLDER.parent / stub.FILE: stub.text(), **made}
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CompileError, ConfigError
+from ..errors import CompileError, MissingCompilerError, TargetError
 from .gate import GATE
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def nvrtc_path() -> str:
         return str(load_nvidia_dynamic_lib("nvrtc").abs_path)
     except (ImportError, RuntimeError) as error:
         text = f"NVRTC was not found: pip install nvidia-cuda-nvrtc cuda-python\n{error}"
-        raise CompileError(text) from None
+        raise MissingCompilerError(text) from None
 
 
 @functools.cache
@@ -103,10 +103,10 @@ def supported_archs() -> tuple[str, ...]:
     return tuple(f"sm_{arch}" for arch in archs)
 
 
-def unknown_arch(arch: str) -> ConfigError:
+def unknown_arch(arch: str) -> TargetError:
     """The error for an architecture that NVRTC does not know."""
     known = ", ".join(supported_archs())
-    return ConfigError("arch", arch, f"NVRTC {nvrtc_build()} knows {known} and their variants")
+    return TargetError("arch", arch, f"NVRTC {nvrtc_build()} knows {known} and their variants")
 
 
 def compile(source: Source, arch: str) -> Cubin:
@@ -116,7 +116,7 @@ def compile(source: Source, arch: str) -> Cubin:
     ------
     CompileError
         With the log, the options, the template and a numbered excerpt of the source.
-    ConfigError
+    TargetError
         When NVRTC does not know ``arch``.
     """
     started = time.perf_counter()
@@ -133,7 +133,7 @@ def ptx(source: Source, arch: str) -> str:
 
     Raises
     ------
-    CompileError, ConfigError
+    CompileError, TargetError
         As :func:`compile` does.
     """
     _, *others = options(arch)
@@ -173,7 +173,9 @@ def _bindings() -> Any:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise CompileError(f"NVRTC cannot be called: pip install cuda-python\n{error}") from None
+        raise MissingCompilerError(
+            f"NVRTC cannot be called: pip install cuda-python\n{error}"
+        ) from None
     return nvrtc
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from ..errors import RenderError
+from ..errors import MissingHeaderError, RenderError
 from ..plan import Plan
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
@@ -101,5 +101,5 @@ def _includes(text: str) -> list[str]:
 @cache
 def _header(name: str) -> str:
     if not (TEMPLATES / name).is_file():
-        raise RenderError(f'#include "{name}": kgen has no such header')
+        raise MissingHeaderError(f'#include "{name}": kgen has no such header')
     return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..build import find
 from ..cache.keys import Request
 from ..cache.store import Cache
 from ..errors import ConfigError
-from ..schema import Config, families
+from ..schema import Config, Refused
 
 State = Literal["packaged", "cached", "compile", "impossible"]
 WORDS: dict[State, str] = {
@@ -19,14 +19,6 @@ WORDS: dict[State, str] = {
     "compile": "must be compiled",
     "impossible": "cannot exist",
 }
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Fields of a matrix that no kernel can have, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -41,15 +33,6 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The row for people."""
         return WORDS[self.state], self.name, self.arch, self.place
-
-
-def attempt(kernel: str, fields: Mapping[str, Any]) -> Config | Refused:
-    """The configuration of ``fields``, or why there is none."""
-    try:
-        return families.make(kernel, fields)
-    except ConfigError as error:
-        words = (f"{name}={value}" for name, value in fields.items())
-        return Refused(" ".join((kernel, *words)), str(error))
 
 
 def survey(

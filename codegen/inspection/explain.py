@@ -114,6 +114,8 @@ def _differences(request: Request, entry: Entry) -> Iterator[Difference]:
         "nvrtc": (nvrtc.nvrtc_build(), there["nvrtc"]),
         "options": _without_common(nvrtc.options(arch), there["options"]),
     }
+    if request.plan.code != there["name"]:
+        yield Difference("code", request.plan.code, str(there["name"]))
     for label in _labels(request.fields, there["fields"]):
         hashes = [fields.get(label, NONE)[:16] for fields in (request.fields, there["fields"])]
         yield Difference(label, *plain.get(label, hashes))

@@ -1,6 +1,7 @@
 """What can be asked for: the one source of every field, default and rule."""
 
 from .config import Config, Option, Rule, needs, options, validate
+from .documents import json_schema, table
 from .families import (
     KERNELS,
     VERSION,
@@ -10,12 +11,12 @@ from .families import (
     Query,
     QueryNorm,
     QueryWait,
+    Refused,
     Value,
-    json_schema,
+    attempt,
     make,
     model_of,
     parse_slug,
-    table,
 )
 from .matrix import select
 from .single import refuse_ranks
@@ -33,10 +34,12 @@ __all__ = [
     "Query",
     "QueryNorm",
     "QueryWait",
+    "Refused",
     "Rule",
     "Value",
     "after_dcp",
     "alone",
+    "attempt",
     "json_schema",
     "make",
     "model_of",

@@ -22,20 +22,32 @@ from ..errors import ConfigError
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule between fields: ``holds(config)`` or ``text`` says what is required of ``field``."""
+    """A rule between fields: ``holds(config)`` or ``text`` says what is required of ``field``, and
+    ``here(config)`` which number that is."""
 
     field: str
     text: str
     holds: Callable[[Any], bool]
+    here: Callable[[Any], object] | None = None
+
+    def refusal(self, config: Config) -> ConfigError:
+        """The error for a configuration that breaks the rule."""
+        here = f", here {self.here(config)}" if self.here else ""
+        return ConfigError(self.field, getattr(config, self.field), self.text + here)
 
 
-def needs(field: str, condition: str, holds: Callable[[Any], bool]) -> Rule:
+def needs(
+    field: str,
+    condition: str,
+    holds: Callable[[Any], bool],
+    here: Callable[[Any], object] | None = None,
+) -> Rule:
     """``field`` may differ from its default only where ``holds``, as ``condition`` says."""
 
     def rule(config: Config) -> bool:
         return getattr(config, field) == type(config).model_fields[field].default or holds(config)
 
-    return Rule(field, f"{field} {condition}", rule)
+    return Rule(field, f"{field} {condition}", rule, here)
 
 
 class Config(BaseModel):
@@ -49,7 +61,7 @@ class Config(BaseModel):
     def _check_rules(self) -> Self:
         for rule in self.rules:
             if not rule.holds(self):
-                raise ConfigError(rule.field, getattr(self, rule.field), rule.text)
+                raise rule.refusal(self)
         return self
 
     def changed(self) -> dict[str, Any]:

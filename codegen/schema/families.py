@@ -6,7 +6,8 @@ the plan's inputs are all derived from the models here; nothing repeats a field 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -39,7 +40,7 @@ Release = Annotated[
 TokensPerRequest = Annotated[
     int, Field(ge=1, le=256, description="token rows of a request; its length serves them all")
 ]
-_WHOLE_REQUESTS = Rule("q", "q divides batch", lambda c: c.batch % c.q == 0)
+_WHOLE_REQUESTS = Rule("q", "q divides batch", lambda c: c.batch % c.q == 0, lambda c: c.batch)
 
 
 Ranks = Annotated[int, Field(ge=2, le=64, description="decode context parallel ranks")]
@@ -59,6 +60,7 @@ _ENOUGH_HEADS = Rule(
     "q_heads",
     "q_heads is 0 or at least dcp*heads",
     lambda c: c.q_heads == 0 or c.q_heads >= c.dcp * c.heads,
+    lambda c: c.dcp * c.heads,
 )
 
 
@@ -109,7 +111,12 @@ class Query(Config):
         needs("poll", "has a meaning only with dcp", lambda c: c.dcp),
         needs("transport", "has a meaning only with dcp", lambda c: c.dcp),
         needs("q_heads", "has a meaning only with dcp", lambda c: c.dcp),
-        needs("q_heads", "is 0 or at least dcp*heads", lambda c: c.q_heads >= c.dcp * c.heads),
+        needs(
+            "q_heads",
+            "is 0 or at least dcp*heads",
+            lambda c: c.q_heads >= c.dcp * c.heads,
+            lambda c: c.dcp * c.heads,
+        ),
         needs("watchdog", "needs dcp and poll", lambda c: c.dcp and c.poll),
         needs("q_b_cp_async", "belongs to the rows scheme", lambda c: c.scheme != "ksplit"),
     )
@@ -223,6 +230,23 @@ def make(kernel: str, fields: Mapping[str, Any]) -> Config:
     return validate(model_of(kernel), fields)
 
 
+@dataclass(frozen=True)
+class Refused:
+    """Fields of a matrix that no kernel can have, and why."""
+
+    name: str
+    reason: str
+
+
+def attempt(kernel: str, fields: Mapping[str, Any]) -> Config | Refused:
+    """The configuration of ``fields``, or why there is none."""
+    try:
+        return make(kernel, fields)
+    except ConfigError as error:
+        words = (f"{name}={value}" for name, value in fields.items())
+        return Refused(" ".join((kernel, *words)), str(error))
+
+
 def parse_slug(text: str) -> Config:
     """The configuration that ``text`` names (the inverse of :attr:`Config.slug`)."""
     kernel, *tokens = text.split("-")
@@ -234,23 +258,3 @@ def parse_slug(text: str) -> Config:
             raise ConfigError("slug", text, f"names {name} once")
         fields[name] = value
     return validate(model, fields)
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of every kernel family, with the rules between fields in words."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "kgen configurations",
-        "version": VERSION,
-        "kernels": {
-            name: model.model_json_schema() | {"rules": [rule.text for rule in model.rules]}
-            for name, model in KERNELS.items()
-        },
-    }
-
-
-def table(model: type[Config]) -> Iterator[tuple[str, str, str, str]]:
-    """Rows (option, allowed, default, meaning) of the docs table of ``model``."""
-    for option in options(model):
-        default = "required" if option.required else str(option.default).lower()
-        yield option.flag, option.allowed, default, option.doc

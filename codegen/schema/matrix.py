@@ -10,6 +10,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from ..errors import ConfigError
 from ..targets import DEFAULT
 from . import steps
 from .config import Config, Option, options
-from .families import make, model_of, parse_slug
+from .families import KERNELS, make, model_of, parse_slug
 
 T = TypeVar("T")
 SUFFIX = ".toml"  # what tells a matrix file from a slug
@@ -102,10 +103,24 @@ def select(
     a family and its fields into what is returned.
     """
     named = tuple(names)
+    if kernel and named and not given:
+        raise ConfigError("--kernel", kernel, f"it goes with options; {named[0]} says its family")
+    if kernel:
+        _check_owner(kernel, given)
     found = list(_named_ones(named, make))
     if given or not named:
         found += _expand(kernel, given, make) if kernel else _steps(given, make, tuple(archs))
     return tuple(dict.fromkeys(found))
+
+
+def _check_owner(kernel: str, given: Mapping[str, Any]) -> None:
+    """Refuse an option of other families only, and say whose it is."""
+    for name, value in given.items():
+        owners = [each for each in KERNELS if name in KERNELS[each].model_fields]
+        if owners and kernel not in owners:
+            raise ConfigError(
+                name, value, f"it is an option of {', '.join(owners)}, not of {kernel}"
+            )
 
 
 def _named_ones(names: tuple[str, ...], make: Callable[[str, Mapping[str, Any]], T]) -> Iterator[T]:
@@ -135,19 +150,40 @@ def _read(path: Path, make: Callable[[str, Mapping[str, Any]], T]) -> Iterator[T
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError("matrix file", str(path), f"cannot be read: {reason}") from None
-    for slug in _list(path, "slugs", content.pop("slugs", []), str):
-        yield _named(slug, make)
+    if not any(content.values()):
+        raise ConfigError(
+            "matrix file", str(path), "it names no kernel: slugs, or tables [[query]]"
+        )
+    with _within(f"{path}: slugs"):
+        yield from [_named(slug, make) for slug in _list("slugs", content.pop("slugs", []), str)]
     for kernel, tables in content.items():
-        fields = [option.name for option in options(model_of(kernel))]
-        for table in _list(path, kernel, tables, dict):
-            for name in table.keys() - set(fields):
-                allowed = f"{kernel} has the fields {', '.join(fields)}"
-                raise ConfigError(name, table[name], allowed)
-            yield from _expand(kernel, table, make)
+        with _within(f"{path}: {kernel}"):
+            listed = _list(kernel, tables, dict)
+            model_of(kernel)
+        for number, table in enumerate(listed, 1):
+            with _within(f"{path}: [[{kernel}]] number {number}"):
+                _check_names(kernel, table)
+                yield from list(_expand(kernel, table, make))
 
 
-def _list(path: Path, name: str, value: Any, kind: type[T]) -> list[T]:
+@contextmanager
+def _within(place: str) -> Iterator[None]:
+    """An error inside names ``place``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.field}", error.value, error.allowed) from None
+
+
+def _check_names(kernel: str, table: Mapping[str, Any]) -> None:
+    fields = [option.name for option in options(model_of(kernel))]
+    for name in table:
+        if name not in fields:
+            raise ConfigError(name, table[name], f"{kernel} has the fields {', '.join(fields)}")
+
+
+def _list(name: str, value: Any, kind: type[T]) -> list[T]:
     if not isinstance(value, list) or not all(isinstance(each, kind) for each in value):
         what = "a list of slugs" if kind is str else f"tables, [[{name}]]"
-        raise ConfigError(f"{path}: {name}", value, f"allowed is {what}")
+        raise ConfigError(name, value, f"allowed is {what}")
     return value

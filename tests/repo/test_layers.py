@@ -15,6 +15,7 @@ CODEGEN = ROOT / "codegen"
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "tables", "dims", "public"),
     ("settings", "targets", "files"),
+    ("logs",),
     ("reference",),
     ("schema",),
     ("plan",),
