@@ -150,12 +150,12 @@ def generate(slugs: tuple[str, ...], check: bool, output: Path | None) -> None:
 def schema(table: bool) -> None:
     """Print the JSON Schema of every kernel family."""
     from .codegen.commands import text
-    from .codegen.schema import families
+    from .codegen.schema import json_schema
 
     if table:
         click.echo(text.schema_tables())
     else:
-        print_json(families.json_schema())
+        print_json(json_schema())
 
 
 @kgen.command(cls=ConfigCommand)

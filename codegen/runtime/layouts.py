@@ -114,21 +114,24 @@ class ArrayRule:
         )
 
     def _strides(self, layout: Layout) -> list[int]:
-        """Strides in elements; an axis of extent 0 or 1 has that of a packed one."""
+        """Strides in elements; an axis of extent 0 or 1 has that of a packed one, and so has every
+        axis of an empty array."""
         strides: list[int] = []
         inner = 1
+        empty = 0 in layout.shape
         for axis, extent, stride in zip(
             reversed(self.array.axes),
             reversed(layout.shape),
             reversed(layout.strides),
             strict=True,
         ):
-            if extent > 1 and not self._stride_fits(axis, stride, inner):
+            free = empty or extent <= 1
+            if not free and not self._stride_fits(axis, stride, inner):
                 raise self._refuse(
                     f"strides {tuple(layout.strides)} (elements) of shape {layout.shape}",
                     self._stride_words(),
                 )
-            strides.insert(0, int(stride) if extent > 1 else inner)
+            strides.insert(0, inner if free else int(stride))
             inner = strides[0] * max(extent, 1)
         return strides
 
