@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,8 +16,8 @@ from .cache import installed, lookup, missing
 from .cache.keys import Request
 from .cache.store import Cache
 from .compiler import nvrtc
+from .compiler.cubin import Cubin
 from .compiler.jobs import job_count
-from .compiler.nvrtc import Cubin, Resources
 from .compiler.render import Source, render
 from .errors import CompileError, ConfigError, KgenError, MissingKernelError
 from .logs import logger
@@ -121,11 +121,13 @@ def _cached(request: Request, cache: Cache) -> Artifact | None:
     entry = lookup.find(key, lookup.path(cache))
     if entry is None:
         return None
-    facts = entry.meta
-    resources = Resources(**facts["resources"])
-    cubin = Cubin(
-        entry.image, request.plan.entry, request.arch, facts["log"], resources, facts["seconds"]
-    )
+    try:
+        cubin = Cubin.of(entry.image, entry.meta, request.plan.entry, request.arch)
+    except ValueError as error:
+        lookup.tell(
+            f"{entry.path} is not used, its facts are not those of a kernel: {error}", entry.path
+        )
+        return None
     return Artifact(request.plan, cubin, key, entry.path, "cache")
 
 
@@ -144,16 +146,12 @@ def _facts(request: Request, cubin: Cubin) -> dict[str, Any]:
     return {
         "kernel": request.plan.config.kernel,
         "name": request.plan.code,
-        "arch": cubin.arch,
         "template": request.source.template,
-        "entry": cubin.entry,
         "kgen": version(),
         "nvrtc": nvrtc.nvrtc_build(),
         "options": nvrtc.options(cubin.arch),
         "fields": dict(request.fields),
-        "resources": asdict(cubin.resources),
-        "log": cubin.log,
-        "seconds": round(cubin.seconds, 4),
+        **cubin.facts,
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ..compiler.nvrtc import Cubin, Resources
+from ..compiler.cubin import Cubin
 from ..errors import CacheWarning
 from ..schema import VERSION
 from ..version import version
@@ -121,11 +121,19 @@ def _read(point: EntryPoint) -> Package:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         problem = _problem(manifest)
         listed = {"cubins": (), "kernels": ()} if problem else manifest
-        cubins = {each["code"]: each for each in listed["cubins"]}
+        cubins = {each["code"]: _checked(each) for each in listed["cubins"]}
         kernels = {(each["config"], each["arch"]): each["code"] for each in listed["kernels"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        cubins, kernels, problem = {}, {}, f"its {MANIFEST} cannot be read ({error!r})"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        cubins, kernels, problem = {}, {}, f"its {MANIFEST} cannot be read ({error!r:.200})"
     return Package(point.name, version, folder, cubins, kernels, problem)
+
+
+def _checked(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The facts of a cubin; ValueError where one that is a text is none."""
+    for name in ("code", "kernel", "name", "arch", "file", "checksum", "key", "params"):
+        if not isinstance(facts[name], str):
+            raise ValueError(f"{name}: found {facts[name]!r:.60}")
+    return facts
 
 
 def _problem(manifest: Mapping[str, Any]) -> str | None:
@@ -145,8 +153,7 @@ def _load(package: Package, facts: Mapping[str, Any], request: Request) -> Packe
     image = path.read_bytes()
     if (found := hashlib.sha256(image).hexdigest()) != facts["checksum"]:
         raise ValueError(f"is damaged: {path} has SHA-256 {found}, not {facts['checksum']}")
-    resources = Resources(**facts["resources"])
-    cubin = Cubin(image, request.plan.entry, request.arch, facts["log"], resources, 0.0)
+    cubin = Cubin.of(image, facts, request.plan.entry, request.arch)
     return Packed(package, cubin, facts["key"], path)
 
 
@@ -161,7 +168,7 @@ def _say(package: Package, reason: str, kernel: str = "") -> None:
             return
         _said.add((package.folder, reason))
     remedy = "install it anew, or build it anew with kgen package"
-    text = f"package {package}, not used: {kernel}{reason}; {remedy}"
+    text = f"package {package}, not used: {kernel}{reason:.400}; {remedy}"
     warnings.warn(text, CacheWarning, stacklevel=5)
 
 

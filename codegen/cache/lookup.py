@@ -83,4 +83,4 @@ def tell(text: str, cause: Path) -> None:
         if cause in _told:
             return
         _told.add(cause)
-    warnings.warn(text, CacheWarning, stacklevel=4)
+    warnings.warn(f"{text:.800}", CacheWarning, stacklevel=4)

@@ -25,6 +25,7 @@ ATTEMPTS = 5  # at publishing, while others set aside and publish the same entry
 DAY = 86400.0  # seconds
 ASIDE = ".aside-"  # then the key: what was found damaged
 HOST_FOLDER = "host"  # libraries of the CPU run, which are no entries
+FACTS = {"kernel": str, "name": str, "arch": str, "nvrtc": str, "options": list, "fields": dict}
 LEFTOVERS = (".new-", ".old-", ASIDE, ".lock-")  # beginnings of names that are no entries
 
 
@@ -215,8 +216,10 @@ def _load(folder: Path, here: int, key: str) -> Entry:
         meta = json.loads(data)
         checksum, owner = meta.pop("checksum"), meta["key"]
         size, made = meta["bytes"], combine(meta["fields"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged("metadata", "JSON with all facts", repr(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged("metadata", "JSON with all facts", f"{error!r:.200}") from None
+    if problem := _wrong_fact(meta):
+        raise Damaged("metadata", *problem)
     if owner != key or made != key:
         raise Damaged("key", key[:16], (owner if owner != key else made)[:16])
     if size != len(image):
@@ -224,6 +227,16 @@ def _load(folder: Path, here: int, key: str) -> Entry:
     if checksum != (found := _checksum(image, meta)):
         raise Damaged("checksum", checksum[:16], found[:16])
     return Entry(key, folder / f"{key}.cubin", image, meta)
+
+
+def _wrong_fact(meta: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is expected of the first fact that has another type, and what is found."""
+    for name, kind in FACTS.items():
+        if not isinstance(meta.get(name), kind):
+            return f"{name} of type {kind.__name__}", f"{meta.get(name)!r:.60}"
+    if not all(isinstance(each, str) for pair in meta["fields"].items() for each in pair):
+        return "fields of type str", "others"
+    return None
 
 
 def _read(path: Path, here: int) -> bytes:

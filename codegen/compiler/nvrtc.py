@@ -7,44 +7,20 @@ import functools
 import hashlib
 import mmap
 import re
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompileError, MissingCompilerError, TargetError
+from .cubin import Cubin, Resources, sections
 from .gate import GATE
+from .paths import always_waits
 
 if TYPE_CHECKING:
     from .render import Source
 
 EXCERPT = 5  # lines shown on each side of an error
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one thread (``registers``, the stack and spills, in bytes) or block takes."""
-
-    registers: int
-    smem_static: int
-    local_bytes: int  # deepest stack of a thread, spills included
-    spill_stores: int
-    spill_loads: int
-    code_bytes: int
-
-
-@dataclass(frozen=True)
-class Cubin:
-    """A compiled kernel; ``log`` holds warnings only, ``seconds`` what the compiler took."""
-
-    image: bytes
-    entry: str
-    arch: str
-    log: str
-    resources: Resources
-    seconds: float
 
 
 def options(arch: str) -> tuple[str, ...]:
@@ -91,7 +67,7 @@ def nvrtc_build() -> str:
 def _build_id(path: str) -> str:
     with open(path, "rb") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
-            for name, offset, size in _sections(library):
+            for name, offset, size in sections(library):
                 if name == ".note.gnu.build-id":
                     return library[offset + 16 : offset + size].hex()
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -123,9 +99,11 @@ def compile(source: Source, arch: str) -> Cubin:
     with GATE.inside(), _program(source, arch, options(arch)) as (program, report):
         nvrtc = _bindings()
         image = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        written = _fetch(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode()
     resources = _resources(source, report, image)
+    waits = always_waits(written, source.entry)
     seconds = time.perf_counter() - started
-    return Cubin(image, source.entry, arch, _diagnostics(report), resources, seconds)
+    return Cubin(image, source.entry, arch, _diagnostics(report), resources, seconds, waits)
 
 
 def ptx(source: Source, arch: str) -> str:
@@ -219,19 +197,8 @@ def _resources(source: Source, report: str, image: bytes) -> Resources:
         local_bytes=max(numbers("bytes stack frame") + numbers("bytes cumulative stack size")),
         spill_stores=sum(numbers("bytes spill stores")),
         spill_loads=sum(numbers("bytes spill loads")),
-        code_bytes=sum(s for name, _, s in _sections(image) if name == f".text.{source.entry}"),
+        code_bytes=sum(s for name, _, s in sections(image) if name == f".text.{source.entry}"),
     )
-
-
-def _sections(elf: bytes | mmap.mmap) -> Iterator[tuple[str, int, int]]:
-    """Name, offset and size of each section of a 64-bit ELF file."""
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", elf, table + size * i) for i in range(count)]
-    base = headers[names][4]
-    for name, _, _, _, offset, length in headers:
-        start = base + name
-        yield elf[start : elf.find(b"\0", start)].decode(), offset, length
 
 
 def _failure(source: Source, arch: str, log: str, ptx: str) -> CompileError:

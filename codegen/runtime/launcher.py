@@ -10,7 +10,7 @@ from .driver import LaunchAttribute
 from .loader import Function, Loader
 
 if TYPE_CHECKING:
-    from ..compiler.nvrtc import Cubin
+    from ..compiler.cubin import Cubin
     from ..plan import Plan
 
 
@@ -37,12 +37,15 @@ class Launcher:
 
     def __init__(self, plan: Plan, cubin: Cubin) -> None:
         self._plan = plan
+        self._waits = cubin.waits
         self._loader = Loader(plan, cubin)
         self._free: list[Frame] = []  # list.pop and list.append are atomic
         self.function = self._loader.get
 
     def launch(self, function: Function, packed: bytes, stream: int, pdl: bool) -> None:
         """Launch with the parameter struct ``packed`` on the stream with the handle ``stream``.
+
+        With ``pdl`` it starts before the grid ahead ends, if it waits for that on every path.
 
         The context of the function's device is current during the call, whatever the calling
         thread had before; the thread has that again afterwards.
@@ -58,7 +61,7 @@ class Launcher:
             frame = Frame(self._plan)
         frame.buffer.raw = packed
         frame.config.stream = stream
-        frame.config.num_attributes = pdl
+        frame.config.num_attributes = pdl and self._waits
         cuda = function.driver
         cuda.get_current(frame.current_ref)
         if frame.current.value == function.context:

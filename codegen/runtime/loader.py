@@ -13,7 +13,7 @@ from . import driver
 from .driver import Device, Driver
 
 if TYPE_CHECKING:
-    from ..compiler.nvrtc import Cubin
+    from ..compiler.cubin import Cubin
     from ..plan import Plan
 
 PORTABLE_CLUSTER = 8
