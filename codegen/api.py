@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from os import PathLike, fspath
 from typing import Any
 
@@ -83,8 +83,8 @@ def kernel(config: Config, arch: str | None = None) -> Kernel:
 
 
 def default_arch() -> str:
-    """The target where none is given: the setting's, else that of the GPU here, else sm_90a."""
-    return settings.ARCH.value() or _arch_here()
+    """The target where none is given: the setting's, else the GPU's here, else sm_90a."""
+    return settings.ARCH.value() or nvml.default_arch()
 
 
 def adopt(artifact: Artifact) -> Kernel:
@@ -100,11 +100,6 @@ def _again(made: Kernel) -> tuple[Callable[..., Kernel], tuple[Config, str]]:
 
 copyreg.pickle(Kernel, _again)
 _kernels: dict[tuple[Config, str], Kernel] = {}  # by configuration and target as asked for
-
-
-@cache
-def _arch_here() -> str:
-    return nvml.default_arch()
 
 
 def value_bmm(heads: int, batch: int, arch: str | None = None) -> bool:

@@ -100,6 +100,15 @@ CACHE_TRUST: Setting[str] = Setting(
     lambda: "own",
     ("own", "any"),
 )
+CACHE_MODE: Setting[str] = Setting(
+    "KGEN_CACHE_MODE",
+    "private",
+    "who may read what is stored: private is you alone, group your group, all everyone; readers "
+    "other than you need KGEN_CACHE_TRUST=any",
+    str,
+    lambda: "private",
+    ("private", "group", "all"),
+)
 ARCH: Setting[str | None] = Setting(
     "KGEN_ARCH", "the GPU here, else sm_90a", "the target where none is given", str, lambda: None
 )
@@ -159,6 +168,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     CACHE_DIR,
     CACHE_PATH,
     CACHE_TRUST,
+    CACHE_MODE,
     ARCH,
     JIT,
     DUMP_DIR,

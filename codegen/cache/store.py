@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .. import settings
 from . import ownership
@@ -49,6 +49,25 @@ class Problem:
     remedy: str = ""
 
 
+class Mode(NamedTuple):
+    """Permissions of a cache's folder, of an entry's folder and of its files."""
+
+    root: int
+    folder: int
+    file: int
+
+
+MODES = {
+    "private": Mode(0o700, 0o700, 0o600),
+    "group": Mode(0o2770, 0o750, 0o640),
+    "all": Mode(0o755, 0o755, 0o644),
+}
+
+
+def _mode() -> Mode:
+    return MODES[settings.CACHE_MODE.value()]
+
+
 class Damaged(Exception):
     """An entry that is not as it was stored."""
 
@@ -60,7 +79,8 @@ class Damaged(Exception):
 class Cache:
     """The kernels under ``root``: ``<key>/<key>.cubin`` and ``<key>/<key>.json``.
 
-    An entry appears by one rename, whole or not at all, and only its owner may read it.
+    An entry appears by one rename, whole or not at all. Who may read it is a setting, by default
+    its owner alone.
     """
 
     root: Path = field(default_factory=settings.CACHE_DIR.value)
@@ -85,11 +105,12 @@ class Cache:
             return _unreadable(self.root, error)
 
     def make(self) -> None:
-        """Make the folder, for its owner alone; Untrusted or OSError where it cannot be used."""
+        """Make the folder, for whom the setting says; Untrusted or OSError where it cannot be
+        used."""
         path = (self.root, *self.root.parents)
         missing = [each for each in path if not os.path.lexists(each)]
         for each in reversed(missing):
-            each.mkdir(mode=0o700, exist_ok=True)
+            each.mkdir(mode=_mode().root, exist_ok=True)
         with ownership.folder(self.root):
             pass
 
@@ -108,6 +129,7 @@ class Cache:
             facts["checksum"] = _checksum(image, facts)
             _write(staging / f"{key}.cubin", image)
             _write(staging / f"{key}.json", json.dumps(facts, indent=2).encode() + b"\n")
+            staging.chmod(_mode().folder)
             self._publish(staging, self.root / key)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -125,6 +147,8 @@ class Cache:
             found = self.get(folder.name)
             if isinstance(found, Entry):
                 return
+            if found and found.state != "damaged":  # another's, who may be able to read it
+                raise OSError(errno.EACCES, f"{found.path} {found.text}")
             if found or attempt:  # at first, nothing to be seen means that it has just been removed
                 self._set_aside(folder)
         raise OSError(errno.EBUSY, f"{folder} is in use")
@@ -257,5 +281,6 @@ def _checksum(image: bytes, facts: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(os.open(path, flags, _mode().file), "wb") as file:
         file.write(data)

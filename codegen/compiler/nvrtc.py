@@ -7,9 +7,11 @@ import functools
 import hashlib
 import mmap
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompileError, MissingCompilerError, TargetError
@@ -20,6 +22,7 @@ from .paths import always_waits
 if TYPE_CHECKING:
     from .render import Source
 
+OLDEST = 13  # release of NVRTC
 EXCERPT = 5  # lines shown on each side of an error
 
 
@@ -47,8 +50,19 @@ def nvrtc_path() -> str:
 
         return str(load_nvidia_dynamic_lib("nvrtc").abs_path)
     except (ImportError, RuntimeError) as error:
+        if beside := _on_the_path():
+            return beside
         text = f"NVRTC was not found: pip install nvidia-cuda-nvrtc cuda-python\n{error}"
         raise MissingCompilerError(text) from None
+
+
+def _on_the_path() -> str | None:
+    """NVRTC of a wheel that lies on ``sys.path`` but in no site-packages; loaded if found."""
+    for folder in sys.path:
+        for path in sorted(Path(folder or ".").glob(f"nvidia/*/lib/libnvrtc.so.{OLDEST}")):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            return str(path.absolute())
+    return None
 
 
 @functools.cache
@@ -61,6 +75,9 @@ def nvrtc_build() -> str:
     path = nvrtc_path()
     major, minor = ctypes.c_int(), ctypes.c_int()
     ctypes.CDLL(path).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    if major.value < OLDEST:
+        found = f"NVRTC {major.value}.{minor.value} ({path}) is loaded in this process"
+        raise MissingCompilerError(f"{found}; kgen needs NVRTC {OLDEST} or newer, in its place")
     return f"{major.value}.{minor.value}+{_build_id(path)[:16]}"
 
 

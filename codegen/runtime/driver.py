@@ -6,6 +6,7 @@ Nothing here runs at import: :func:`get` loads ``libcuda.so.1`` and initialises 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -232,6 +233,21 @@ def _library() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise DeviceError(f"no CUDA driver here: {error}") from None
+
+
+def current_capability() -> tuple[int, int] | None:
+    """The compute capability of the device whose context is current in this thread; None where
+    there is none. Nothing is loaded or initialised."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return None
+    device, numbers = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    if library.cuCtxGetDevice(ctypes.byref(device)):
+        return None
+    for number, attribute in zip(numbers, (CAPABILITY_MAJOR, CAPABILITY_MINOR), strict=True):
+        library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+    return numbers[0].value, numbers[1].value
 
 
 def launch_config(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .. import targets
 from ..errors import ConfigError, DeviceError
+from . import driver as cuda_driver
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Gpu:
     capability: str
     memory: int
     target: str | None
+    uuid: str = ""
 
 
 @contextmanager
@@ -45,8 +49,9 @@ def session() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
+@cache
 def gpus() -> tuple[Gpu, ...]:
-    """All GPUs, in NVML's order; DeviceError without a driver."""
+    """All GPUs, in NVML's order; DeviceError without a driver. A failure is not remembered."""
     with session() as nvml:
         return tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
@@ -70,6 +75,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         capability=f"{major}.{minor}",
         memory=nvml.nvmlDeviceGetMemoryInfo(handle).total,
         target=_target(major, minor),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
     )
 
 
@@ -90,10 +96,38 @@ def driver() -> dict[str, str]:
         }
 
 
+def visible() -> tuple[Gpu, ...]:
+    """The GPUs that CUDA shows this process: all, or those of ``CUDA_VISIBLE_DEVICES`` in its order,
+    by index or by the beginning of a UUID; as there, the first name that is none ends the list."""
+    found = gpus()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return found
+    shown = []
+    for name in map(str.strip, names.split(",")):
+        chosen = [each for each in found if name in (str(each.index), each.uuid[: len(name)])]
+        if not (name and chosen):
+            break
+        shown.append(chosen[0])
+    return tuple(shown)
+
+
 def default_arch() -> str:
-    """The target of the first GPU here that kgen knows, else :data:`arch.DEFAULT`."""
+    """The target of the GPU that this process uses: the current device's where a CUDA context is
+    current, else that of the first visible one; :data:`targets.DEFAULT` where there is no GPU.
+
+    Raises
+    ------
+    TargetError
+        When kgen has no target for that GPU.
+    """
+    if capability := cuda_driver.current_capability():
+        return targets.from_capability(*capability).name
     try:
-        here = gpus()
+        here = visible()
     except DeviceError:
         return targets.DEFAULT
-    return next((gpu.target for gpu in here if gpu.target), targets.DEFAULT)
+    if not here:
+        return targets.DEFAULT
+    major, minor = here[0].capability.split(".")
+    return targets.from_capability(int(major), int(minor)).name
