@@ -67,4 +67,4 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, session_cache: Path) -> None:
     monkeypatch.setattr(installed, "installed", tuple)
     monkeypatch.setattr(installed, "_said", set())
     monkeypatch.setattr(api, "_kernels", {})
-    api._arch_here.cache_clear()
+    nvml.gpus.cache_clear()

@@ -97,8 +97,8 @@ def driver() -> dict[str, str]:
 
 
 def visible() -> tuple[Gpu, ...]:
-    """The GPUs that CUDA shows this process: all, or those of ``CUDA_VISIBLE_DEVICES`` in its order,
-    by index or by the beginning of a UUID; as there, the first name that is none ends the list."""
+    """The GPUs that CUDA shows this process: all, or those of ``CUDA_VISIBLE_DEVICES`` in its
+    order, by index or by the beginning of a UUID; the first name that is none ends the list."""
     found = gpus()
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
