@@ -10,7 +10,7 @@ WAIT = "griddepcontrol.wait"
 _LABEL = re.compile(r"^\s*([\w$]+):")
 _BRANCH = re.compile(r"^\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+([\w$]+);")
 _TABLE = re.compile(r"^\s*(?:@!?%\w+\s+)?brx\.idx")
-_END = re.compile(r"^\s*(@!?%\w+\s+)?(?:ret|exit|trap)\b")
+_END = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:ret|exit)\b")  # a trap ends the grid, not a path
 
 
 def always_waits(ptx: str, entry: str) -> bool:
@@ -31,20 +31,18 @@ def always_waits(ptx: str, entry: str) -> bool:
             continue
         if _TABLE.match(line):
             return False
-        following = list(_following(line, place, labels))
-        if not following:
+        if _END.match(line):
             return False
-        pending += following
+        pending += _following(line, place, labels)
     return True
 
 
 def _following(line: str, place: int, labels: dict[str, int]) -> Iterator[int]:
-    """Where a line leads to; nowhere where the thread ends. A trap ends the grid, not a path."""
-    branch, end = _BRANCH.match(line), _END.match(line)
+    """Where a line leads to."""
+    branch = _BRANCH.match(line)
     if branch:
         yield labels[branch[2]]
-    unconditional = (branch and not branch[1]) or (end and not end[1])
-    if not unconditional or "trap" in line:
+    if not branch or branch[1]:
         yield place + 1
 
 
