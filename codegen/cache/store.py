@@ -110,7 +110,7 @@ class Cache:
         path = (self.root, *self.root.parents)
         missing = [each for each in path if not os.path.lexists(each)]
         for each in reversed(missing):
-            each.mkdir(mode=0o755 if each != self.root else 0o700, exist_ok=True)
+            each.mkdir(mode=_mode().root & 0o755, exist_ok=True)
         if self.root in missing:
             self.root.chmod(_mode().root)  # mkdir knows no setgid
         with ownership.folder(self.root):
