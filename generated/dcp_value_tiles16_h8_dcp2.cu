@@ -86,8 +86,8 @@ __device__ void send_rows(const Params& params, int first, int count, int warp, 
     constexpr int kHeads = kRanks * kNumHeads;
     for (int i = warp; i < count * kHeads; i += kNumHeads * kClusterSize * kWarps) {
         const int token = first + i / kHeads, head = i % kHeads, owner = head / kNumHeads;
-        float lse = __uint_as_float(load_fresh4(params.lse + token * params.lse_stride + head));
-        const int length = static_cast<int32_t>(load_fresh4(params.local_lengths + token / kTokensPerRequest));
+        float lse = __uint_as_float(ld_global_cg_4(params.lse + token * params.lse_stride + head));
+        const int length = static_cast<int32_t>(ld_global_cg_4(params.local_lengths + token / kTokensPerRequest));
         const bool valid = length > 0 && fabsf(lse) <= kLargest;  // neither NaN nor infinite
         const bf16* row = params.rows + token * params.rows_stride + head * kLatentColumns + 16 * lane;
         uint8_t* target = reinterpret_cast<uint8_t*>(params.partial_peers[owner]) +
@@ -95,14 +95,14 @@ __device__ void send_rows(const Params& params, int first, int count, int warp, 
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             Vec16 v = {};
-            if (valid) v = load_fresh16(row + 8 * j);
+            if (valid) v = ld_global_cg_16(row + 8 * j);
 #pragma unroll
             for (int k = 0; k < 4; ++k) v.word[k] = positive_zeros(v.word[k]);
-            system_store(target + 16 * j, v);
+            st_relaxed_sys(target + 16 * j, v);
         }
         if (!valid) lse = kNoSource;
         if (lane == 0)
-            system_store(reinterpret_cast<uint8_t*>(params.lse_peers[owner]) +
+            st_relaxed_sys(reinterpret_cast<uint8_t*>(params.lse_peers[owner]) +
                              lse_place(params, params.rank, token, head % kNumHeads), __float_as_uint(lse));
     }
 }
@@ -168,33 +168,33 @@ void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;
     const int count = min(kNumTokens, params.num_rows - first), cta = head * kClusterSize + part;
-    if (count <= 0) return wait_for_previous_grid();  // the whole cluster
+    if (count <= 0) return griddepcontrol_wait();  // the whole cluster
 
     // Before the wait: the CTA's rows of W_UV, then this warp's quarter of them as fragments.
     if (threadIdx.x == 0) {
         mbarrier_init(weights_barrier, 1);
         mbarrier_init(latent_barrier, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(weights_barrier, kOutputs * 2 * kLatentColumns);
-        mbarrier_arrive_expect(latent_barrier, count * 2 * kLatentColumns);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(weights_barrier, kOutputs * 2 * kLatentColumns);
+        mbarrier_arrive_expect_tx(latent_barrier, count * 2 * kLatentColumns);
     }
     __syncthreads();
-    cluster_arrive();
+    barrier_cluster_arrive_relaxed();
     if (lane == 0) {
         const bf16* w_uv = params.w_uv + head * params.w_uv_stride + part * kOutputs * kLatentColumns;
         for (int row = warp; row < kOutputs; row += kWarps)
-            bulk_load(weights + row * kPitch, w_uv + row * kLatentColumns, 2 * kLatentColumns, weights_barrier);
+            cp_async_bulk(weights + row * kPitch, w_uv + row * kLatentColumns, 2 * kLatentColumns, weights_barrier);
     }
     mbarrier_wait(weights_barrier, 0);
     Vec16 w[2][kSteps];  // of outputs 0..15 and 16..31
 #pragma unroll
     for (int i = 0; i < 2 * kSteps; ++i) {
         const int row = i / kSteps * 16 + lane % 8 + lane / 16 * 8, step = warp * kSteps + i % kSteps;
-        w[i / kSteps][i % kSteps] = load_matrix(weights + row * kPitch + 32 * step + lane / 8 % 2 * 16);
+        w[i / kSteps][i % kSteps] = ldmatrix_x4(weights + row * kPitch + 32 * step + lane / 8 % 2 * 16);
     }
-    cluster_wait();
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    barrier_cluster_wait();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 
     send_rows(params, first, count, cta * kWarps + warp, lane);
     refill_queries(params, first, count, cta * kNumThreads + threadIdx.x);
@@ -206,8 +206,8 @@ void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
     Vec8 gate = {};
     bool empty = true;
     if (valid) {
-        gate = load_fresh8(params.gate + row * params.gate_stride + output);
-        empty = static_cast<int32_t>(load_fresh4(params.lengths + row / kTokensPerRequest)) <= 0;
+        gate = ld_global_cg_8(params.gate + row * params.gate_stride + output);
+        empty = static_cast<int32_t>(ld_global_cg_4(params.lengths + row / kTokensPerRequest)) <= 0;
     }
     const int token = threadIdx.x / kTokenThreads, column = part * kMerged + threadIdx.x % kTokenThreads * 8 * kPieces;
     if (token < count) {
@@ -218,7 +218,7 @@ void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
             const SharedAddr place = latent + token * kPitch + 2 * column + 16 * i;
 #pragma unroll
             for (int rank = 0; rank < kClusterSize; ++rank)
-                store_remote(map_to_rank(place, rank), merged[i], map_to_rank(latent_barrier, rank));
+                st_async(mapa(place, rank), merged[i], mapa(latent_barrier, rank));
         }
     }
     mbarrier_wait(latent_barrier, 0);
@@ -235,23 +235,23 @@ void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
     Acc acc[4] = {};
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-        const Vec16 a = load_matrix(latent + lane % 16 * kPitch + 32 * (warp * kSteps + k) + lane / 16 * 16);
+        const Vec16 a = ldmatrix_x4(latent + lane % 16 * kPitch + 32 * (warp * kSteps + k) + lane / 16 * 16);
 #pragma unroll
         for (int n = 0; n < 4; ++n)
-            mma(acc[n], a.word[0], a.word[1], a.word[2], a.word[3], w[n / 2][k].word[n % 2 * 2],
-                w[n / 2][k].word[n % 2 * 2 + 1]);
+            mma_m16n8k16(acc[n], a.word[0], a.word[1], a.word[2], a.word[3], w[n / 2][k].word[n % 2 * 2],
+                         w[n / 2][k].word[n % 2 * 2 + 1]);
     }
     const SharedAddr mine = partials + 4 * ((warp * kNumTokens + lane / 4) * kOutputs + 2 * (lane % 4));
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        store_shared8(mine + 32 * n, acc[n].c[0], acc[n].c[1]);
-        store_shared8(mine + 32 * n + 4 * 8 * kOutputs, acc[n].c[2], acc[n].c[3]);
+        st_shared_8(mine + 32 * n, acc[n].c[0], acc[n].c[1]);
+        st_shared_8(mine + 32 * n + 4 * 8 * kOutputs, acc[n].c[2], acc[n].c[3]);
     }
     __syncthreads();
     float sum[4] = {};
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) {
-        const Vec16 v = load_shared16(partials + 4 * i * kNumTokens * kOutputs + 16 * threadIdx.x);
+        const Vec16 v = ld_shared_16(partials + 4 * i * kNumTokens * kOutputs + 16 * threadIdx.x);
 #pragma unroll
         for (int k = 0; k < 4; ++k) sum[k] += __uint_as_float(v.word[k]);
     }

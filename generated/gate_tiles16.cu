@@ -29,13 +29,13 @@ extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_gate_tiles16(const __grid_constant__ Params params) {
     const int head = blockIdx.y, row = blockIdx.z * kNumTokens + threadIdx.x / kPieces;
     const int piece = threadIdx.x % kPieces * 8, output = head * kValueColumns + piece;
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
     if (row >= params.num_rows) return;
 
-    const Vec16 value = load_fresh16(params.values + head * params.values_stride + row * kValueColumns + piece);
-    const Vec16 gate = load_fresh16(params.gate + row * params.gate_stride + output);
-    const bool empty = static_cast<int32_t>(load_fresh4(params.lengths + row / kTokensPerRequest)) <= 0;
+    const Vec16 value = ld_global_cg_16(params.values + head * params.values_stride + row * kValueColumns + piece);
+    const Vec16 gate = ld_global_cg_16(params.gate + row * params.gate_stride + output);
+    const bool empty = static_cast<int32_t>(ld_global_cg_4(params.lengths + row / kTokensPerRequest)) <= 0;
     Vec16 out = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) out.word[i] = empty ? 0 : apply_gate(value.word[i], gate.word[i]);

@@ -47,11 +47,11 @@ namespace {
 // The keys' warp: the rows of this tile are dealt over all of its CTAs.
 __device__ void insert_keys(const Params& params, int first, int count, int cta, int lane) {
     const KeyNorm norm = load_key_norm(params.norm_w, params.norm_b, lane);
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
     for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + token);
-        const Vec8 key = load_fresh8(params.projected + token * params.projected_stride + params.key + 4 * lane);
+        const int64_t slot = ld_global_cg_s64(params.slots + token);
+        const Vec8 key = ld_global_cg_8(params.projected + token * params.projected_stride + params.key + 4 * lane);
         if (slot < 0) continue;
         float y[4];
         normalise_key(y, key, norm, params.key_eps);
@@ -102,16 +102,16 @@ __device__ void start_barriers(const Smem& smem) {
     mbarrier_init(smem.sums_barrier(), 1);
     mbarrier_init(smem.ready_barrier(), kClusterSize);
     mbarrier_init(smem.partials_barrier(), 1);
-    mbarrier_init_fence();
+    fence_mbarrier_init();
 }
 
 // Start copying this CTA's quarter of the head's rows.
 // NOTE: by 16 bytes: 128 bulk copies of 768 bytes would queue behind one another.
 __device__ void start_weights(const Params& params, const Smem& smem, int head, int part) {
-    async_load_rows<kHeadColumns, 2 * kColumns, kPitch, kComputeThreads>(
+    cp_async_rows<kHeadColumns, 2 * kColumns, kPitch, kComputeThreads>(
         smem.weights(), params.wq_b + head * kHeadColumns * kLoraColumns + part * kColumns, 2 * kLoraColumns,
         threadIdx.x);
-    async_commit();
+    cp_async_commit_group();
 }
 
 // This thread's columns of `token`; zeros from `end` on.
@@ -119,7 +119,7 @@ __device__ void load_columns(Columns& x, const Params& params, int token, int en
     const bf16* row = params.projected + token * params.projected_stride + column;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-        if (token < end) x[i] = load_fresh16(row + 8 * kTokenLanes * i);
+        if (token < end) x[i] = ld_global_cg_16(row + 8 * kTokenLanes * i);
         else x[i] = {};
     }
 }
@@ -132,12 +132,11 @@ __device__ float reciprocal_rms(const Columns& x, const Smem& smem, float eps, i
     for (int i = 0; i < kPieces; ++i) squares = add_squares(squares, x[i]);
     squares = sum_lanes<kTokenLanes>(squares);
     if (sub < kClusterSize)
-        store_remote(map_to_rank(smem.sums() + 4 * (part * kStep + token), sub), squares,
-                     map_to_rank(smem.sums_barrier(), sub));
+        st_async(mapa(smem.sums() + 4 * (part * kStep + token), sub), squares, mapa(smem.sums_barrier(), sub));
     mbarrier_wait(smem.sums_barrier(), phase);
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kClusterSize; ++i) sum += load_shared_float(smem.sums() + 4 * (i * kStep + token));
+    for (int i = 0; i < kClusterSize; ++i) sum += ld_shared_f32(smem.sums() + 4 * (i * kStep + token));
     return rrms_dsa(sum, eps);
 }
 
@@ -148,10 +147,10 @@ __device__ void multiply(Products& acc, const Smem& smem, int warp, int lane) {
     Products odd = {};
 #pragma unroll
     for (int k = 0; k < kColumns / 16; ++k) {
-        const Vec16 a = load_matrix(a_row + 32 * k), b = load_matrix(b_row + 32 * k);
+        const Vec16 a = ldmatrix_x4(a_row + 32 * k), b = ldmatrix_x4(b_row + 32 * k);
         Products& sums = k % 2 ? odd : acc;
-        mma(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b.word[0], b.word[1]);
-        mma(sums[1], a.word[0], a.word[1], a.word[2], a.word[3], b.word[2], b.word[3]);
+        mma_m16n8k16(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b.word[0], b.word[1]);
+        mma_m16n8k16(sums[1], a.word[0], a.word[1], a.word[2], a.word[3], b.word[2], b.word[3]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) acc[i / 4].c[i % 4] += odd[i / 4].c[i % 4];
@@ -159,8 +158,8 @@ __device__ void multiply(Products& acc, const Smem& smem, int warp, int lane) {
 
 // Tell all CTAs that x here is read, and wait until theirs are: partial products take its place.
 __device__ void exchange_ready(const Smem& smem, uint32_t phase) {
-    named_barrier<kComputeBarrier, kComputeThreads>();
-    if (threadIdx.x < kClusterSize) mbarrier_arrive_remote(map_to_rank(smem.ready_barrier(), threadIdx.x));
+    bar_sync<kComputeBarrier, kComputeThreads>();
+    if (threadIdx.x < kClusterSize) mbarrier_arrive_release_cluster(mapa(smem.ready_barrier(), threadIdx.x));
     mbarrier_wait(smem.ready_barrier(), phase);
 }
 
@@ -170,11 +169,11 @@ __device__ void send_partials(const Products& acc, const Smem& smem, int part, i
     for (int half = 0; half < 2; ++half) {
         const int token = lane / 4 + 8 * half, owner = token / kOwned;
         const int place = token % kOwned * kHeadColumns + kWarpRows * warp + 2 * (lane % 4);
-        const SharedAddr target = map_to_rank(smem.partials() + part * kSliceBytes + 4 * place, owner);
-        const SharedAddr barrier = map_to_rank(smem.partials_barrier(), owner);
+        const SharedAddr target = mapa(smem.partials() + part * kSliceBytes + 4 * place, owner);
+        const SharedAddr barrier = mapa(smem.partials_barrier(), owner);
 #pragma unroll
         for (int n = 0; n < 2; ++n)
-            store_remote(target + 32 * n, acc[n].c[2 * half], acc[n].c[2 * half + 1], barrier);
+            st_async(target + 32 * n, acc[n].c[2 * half], acc[n].c[2 * half + 1], barrier);
     }
 }
 
@@ -183,7 +182,7 @@ __device__ void add_partials(float (&y)[4], const Smem& smem, int token, int lan
     float sum[4] = {};
 #pragma unroll
     for (int slice = 0; slice < kClusterSize; ++slice) {
-        const Vec16 v = load_shared16(smem.partials() + slice * kSliceBytes + 4 * (token * kHeadColumns + 4 * lane));
+        const Vec16 v = ld_shared_16(smem.partials() + slice * kSliceBytes + 4 * (token * kHeadColumns + 4 * lane));
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += __uint_as_float(v.word[i]);
     }
@@ -212,25 +211,25 @@ void kgen_index_front_ksplit32x4(const __grid_constant__ Params params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;
     const int end = min(first + kNumTokens, params.num_rows);
-    if (first >= end) return wait_for_previous_grid();  // the whole cluster
+    if (first >= end) return griddepcontrol_wait();  // the whole cluster
 
     // Before the wait: weights only.
     if (threadIdx.x == kComputeThreads) start_barriers(smem);
     if (warp < kComputeWarps) start_weights(params, smem, head, part);
     __syncthreads();
-    cluster_arrive();
+    barrier_cluster_arrive_relaxed();
     if (warp == kComputeWarps) {
-        cluster_wait();
+        barrier_cluster_wait();
         insert_keys(params, first, end - first, head * kClusterSize + part, lane);
         return;
     }
     const int column = kColumns * part + threadIdx.x % kTokenLanes * 8;
     Vec16 w_qa[kPieces];
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) w_qa[i] = load_constant16(params.w_qa + column + 8 * kTokenLanes * i);
-    cluster_wait();
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    for (int i = 0; i < kPieces; ++i) w_qa[i] = ld_global_nc_16(params.w_qa + column + 8 * kTokenLanes * i);
+    barrier_cluster_wait();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 
     const int token = threadIdx.x / kTokenLanes;
     const SharedAddr place = smem.x() + token * kPitch + threadIdx.x % kTokenLanes * 16;
@@ -241,17 +240,17 @@ void kgen_index_front_ksplit32x4(const __grid_constant__ Params params) {
         const uint32_t phase = step % 2;
         const int base = first + step * kStep, row = base + kOwned * part + warp;  // row: this warp finishes
         if (threadIdx.x == 0) {
-            mbarrier_arrive_expect(smem.sums_barrier(), kClusterSize * kStep * 4);
-            mbarrier_arrive_expect(smem.partials_barrier(), kClusterSize * kSliceBytes);
+            mbarrier_arrive_expect_tx(smem.sums_barrier(), kClusterSize * kStep * 4);
+            mbarrier_arrive_expect_tx(smem.partials_barrier(), kClusterSize * kSliceBytes);
         }
 
         // Normalise this CTA's columns into shared memory.
         const float rr = reciprocal_rms(x, smem, params.eps, part, phase);
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) store_shared16(place + 16 * kTokenLanes * i, normalise(x[i], rr, w_qa[i]));
+        for (int i = 0; i < kPieces; ++i) st_shared_16(place + 16 * kTokenLanes * i, normalise(x[i], rr, w_qa[i]));
         load_columns(x, params, base + kStep + token, end, column);
-        async_wait<0>();  // the first barrier shows every thread's share of the weights to all
-        named_barrier<kComputeBarrier, kComputeThreads>();
+        cp_async_wait_group<0>();  // the first barrier shows every thread's share of the weights to all
+        bar_sync<kComputeBarrier, kComputeThreads>();
 
         // The head's rows over this CTA's columns; the products go to the owners of the tokens.
         Products acc = {};
@@ -262,7 +261,7 @@ void kgen_index_front_ksplit32x4(const __grid_constant__ Params params) {
         // A warp finishes a token.
         if (warp < kOwned) {
             uint16_t weight = 0;
-            if (row < end) weight = load_fresh2(params.projected + row * params.projected_stride + params.weight + head);
+            if (row < end) weight = ld_global_cg_2(params.projected + row * params.projected_stride + params.weight + head);
             mbarrier_wait(smem.partials_barrier(), phase);
             float y[4];
             add_partials(y, smem, warp, lane);
@@ -273,6 +272,6 @@ void kgen_index_front_ksplit32x4(const __grid_constant__ Params params) {
                 if (lane == 0) params.w_out[place] = {static_cast<uint16_t>(out)};
             }
         }
-        named_barrier<kComputeBarrier, kComputeThreads>();  // partial products are read: x may take their place
+        bar_sync<kComputeBarrier, kComputeThreads>();  // partial products are read: x may take their place
     }
 }

@@ -46,11 +46,11 @@ namespace {
 // The keys' warp: the rows of this tile are dealt over all of its CTAs.
 __device__ void insert_keys(const Params& params, int first, int count, int cta, int lane) {
     const KeyNorm norm = load_key_norm(params.norm_w, params.norm_b, lane);
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
     for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + token);
-        const Vec8 key = load_fresh8(params.projected + token * params.projected_stride + params.key + 4 * lane);
+        const int64_t slot = ld_global_cg_s64(params.slots + token);
+        const Vec8 key = ld_global_cg_8(params.projected + token * params.projected_stride + params.key + 4 * lane);
         if (slot < 0) continue;
         float y[4];
         normalise_key(y, key, norm, params.key_eps);
@@ -98,19 +98,19 @@ __device__ void start_barriers(const Smem& smem) {
     mbarrier_init(smem.weights_barrier(), 1);
     mbarrier_init(smem.amax_barrier(0), 1);
     mbarrier_init(smem.amax_barrier(1), 1);
-    mbarrier_init_fence();
-    mbarrier_arrive_expect(smem.weights_barrier(), kRows * 2 * kLoraColumns);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(smem.weights_barrier(), kRows * 2 * kLoraColumns);
 }
 
 __device__ void start_weights(const Params& params, const Smem& smem, int head, int part, int warp, int lane) {
     const bf16* wq_b = params.wq_b + (head * kHeadColumns + part * kRows) * kLoraColumns;
     if (lane == 0) {
         for (int row = warp; row < kRows; row += kComputeWarps)
-            bulk_load(smem.weights() + row * kWeightPitch, wq_b + row * kLoraColumns, 2 * kLoraColumns,
-                      smem.weights_barrier());
+            cp_async_bulk(smem.weights() + row * kWeightPitch, wq_b + row * kLoraColumns, 2 * kLoraColumns,
+                          smem.weights_barrier());
     }
-    if (threadIdx.x < kLoraColumns / 8) async_load16(smem.w_qa() + 16 * threadIdx.x, params.w_qa + 8 * threadIdx.x);
-    async_commit();
+    if (threadIdx.x < kLoraColumns / 8) cp_async_16(smem.w_qa() + 16 * threadIdx.x, params.w_qa + 8 * threadIdx.x);
+    cp_async_commit_group();
 }
 
 // x of token `first` + g, this warp's columns; zeros from `end` on.
@@ -119,7 +119,7 @@ __device__ void load_columns(Columns& x, const Params& params, int first, int en
     const bf16* row = params.projected + token * params.projected_stride + column;
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
-        if (token < end) x[j] = load_fresh16(row + 32 * j);
+        if (token < end) x[j] = ld_global_cg_16(row + 32 * j);
         else x[j] = {};
     }
 }
@@ -131,7 +131,7 @@ __device__ float sum_of_squares(float* sums, const Columns& x, int warp, int lan
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) add_token_squares(squares, x[j]);
     if (lane % 4 == token / 2) sums[token * kComputeWarps + warp] = diagonal(squares, token);
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
     float total = 0.0f;
 #pragma unroll
     for (int w = 0; w < kComputeWarps; ++w) total += sums[token * kComputeWarps + w];
@@ -145,30 +145,29 @@ __device__ void multiply(const Columns& x, float rr, const Smem& smem, int colum
     Acc acc[kTiles] = {};
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
-        const Vec16 y = normalise(x[j], rr, load_shared16(smem.w_qa() + 2 * column + 64 * j));
+        const Vec16 y = normalise(x[j], rr, ld_shared_16(smem.w_qa() + 2 * column + 64 * j));
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-            const Vec16 w = load_shared16(row + 64 * j + 8 * n * kWeightPitch);
-            mma(acc[n], y.word[0], 0, y.word[1], 0, w.word[0], w.word[1]);
-            mma(acc[n], y.word[2], 0, y.word[3], 0, w.word[2], w.word[3]);
+            const Vec16 w = ld_shared_16(row + 64 * j + 8 * n * kWeightPitch);
+            mma_m16n8k16(acc[n], y.word[0], 0, y.word[1], 0, w.word[0], w.word[1]);
+            mma_m16n8k16(acc[n], y.word[2], 0, y.word[3], 0, w.word[2], w.word[3]);
         }
     }
     const int mine = (warp * kStep + lane / 4) * kPartialPitch + 2 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
-        store_shared8(smem.partials() + 4 * (mine + 8 * n), acc[n].c[0], acc[n].c[1]);
+        st_shared_8(smem.partials() + 4 * (mine + 8 * n), acc[n].c[0], acc[n].c[1]);
 }
 
 // The largest magnitude of the head's 128 columns: every CTA sends its own to all four.
 __device__ float exchange_amax(const Smem& smem, float mine, int token, int part, int step, int lane) {
     if (lane < kClusterSize)
-        store_remote(map_to_rank(smem.amax(step) + 4 * (part * kStep + token), lane), mine,
-                     map_to_rank(smem.amax_barrier(step), lane));
+        st_async(mapa(smem.amax(step) + 4 * (part * kStep + token), lane), mine, mapa(smem.amax_barrier(step), lane));
     mbarrier_wait(smem.amax_barrier(step), step / 2 % 2);
     float largest = 0.0f;
 #pragma unroll
     for (int i = 0; i < kClusterSize; ++i)
-        largest = fmaxf(largest, load_shared_float(smem.amax(step) + 4 * (i * kStep + token)));
+        largest = fmaxf(largest, ld_shared_f32(smem.amax(step) + 4 * (i * kStep + token)));
     return largest;
 }
 
@@ -187,39 +186,39 @@ void kgen_index_front_rows8(const __grid_constant__ Params params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;
     const int end = min(first + kNumTokens, params.num_rows);
-    if (first >= end) return wait_for_previous_grid();  // the whole cluster
+    if (first >= end) return griddepcontrol_wait();  // the whole cluster
 
     // Before the wait: weights only.
     if (threadIdx.x == kComputeThreads) start_barriers(smem);
     __syncthreads();
-    cluster_arrive();
+    barrier_cluster_arrive_relaxed();
     if (warp == kComputeWarps) {
-        cluster_wait();
+        barrier_cluster_wait();
         insert_keys(params, first, end - first, head * kClusterSize + part, lane);
         return;
     }
     start_weights(params, smem, head, part, warp, lane);
-    cluster_wait();
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    barrier_cluster_wait();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 
     const int column = kWarpColumns * warp + 8 * (lane % 4);
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     const float* partials = reinterpret_cast<const float*>(storage + kSmemPartials);
     Columns x;
     load_columns(x, params, first, end, column, lane);
-    async_wait<0>();  // the barrier of the first sums shows every thread's share to all
+    cp_async_wait_group<0>();  // the barrier of the first sums shows every thread's share to all
 #pragma unroll 1
     for (int step = 0; first + step * kStep < end; ++step) {
         const int row = first + step * kStep + warp;  // that this warp finishes
-        if (!kFp4 && threadIdx.x == 0) mbarrier_arrive_expect(smem.amax_barrier(step), kClusterSize * kStep * 4);
+        if (!kFp4 && threadIdx.x == 0) mbarrier_arrive_expect_tx(smem.amax_barrier(step), kClusterSize * kStep * 4);
         float weight = 0.0f;
-        if (row < end) weight = bf16_low(load_fresh2(params.projected + row * params.projected_stride + params.weight + head));
+        if (row < end) weight = bf16_low(ld_global_cg_2(params.projected + row * params.projected_stride + params.weight + head));
         const float rr = rrms_dsa(sum_of_squares(sums, x, warp, lane), params.eps);
         mbarrier_wait(smem.weights_barrier(), 0);
         multiply(x, rr, smem, column, warp, lane);
         load_columns(x, params, first + (step + 1) * kStep, end, column, lane);
-        named_barrier<kComputeBarrier, kComputeThreads>();
+        bar_sync<kComputeBarrier, kComputeThreads>();
 
         float value = 0.0f;
 #pragma unroll

@@ -79,12 +79,12 @@ __device__ Query* query_row(const Params& params, int token, int head) {
 // Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
 // before it and waits at its end, so that what follows still waits for both.
 __device__ void start_step() {
-    if constexpr (!kLate) wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    if constexpr (!kLate) griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 }
 
 __device__ void end_step() {
-    if constexpr (kLate) wait_for_previous_grid();
+    if constexpr (kLate) griddepcontrol_wait();
 }
 
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
@@ -93,7 +93,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvScale scale = load_kv_scale(params);
     start_step();
     for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + token);
+        const int64_t slot = ld_global_cg_s64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
         normalise(row, weights, params.eps);
@@ -154,11 +154,11 @@ __device__ void start_barriers(const Smem& smem, int count) {
     mbarrier_init(smem.sums_barrier(), 1);
     mbarrier_init(smem.received_barrier(), 1);
     mbarrier_init(smem.nope_barrier(), 1);
-    mbarrier_init_fence();
-    mbarrier_arrive_expect(smem.weights_barrier(), kRows * 2 * kColumns);
-    mbarrier_arrive_expect(smem.sums_barrier(), kNumTokens * 4);
-    mbarrier_arrive_expect(smem.received_barrier(), kNumTokens * kRowsPerCta * 4);
-    mbarrier_arrive_expect(smem.nope_barrier(), count * kNopeColumns * 2);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(smem.weights_barrier(), kRows * 2 * kColumns);
+    mbarrier_arrive_expect_tx(smem.sums_barrier(), kNumTokens * 4);
+    mbarrier_arrive_expect_tx(smem.received_barrier(), kNumTokens * kRowsPerCta * 4);
+    mbarrier_arrive_expect_tx(smem.nope_barrier(), count * kNopeColumns * 2);
 }
 
 // Start the bulk copies of this CTA's Q_B rows.
@@ -167,8 +167,8 @@ __device__ void start_weights(const Params& params, const Smem& smem, int head, 
     const int first = head * kHeadRows + part / kSplits * kRows;
     const bf16* w_qb = params.w_qb + static_cast<int64_t>(first) * kLoraColumns + part % kSplits * kColumns;
     for (int row = warp; row < kRows; row += kComputeWarps)
-        bulk_load(smem.weights() + row * kWeightPitch, w_qb + row * kLoraColumns, 2 * kColumns,
-                  smem.weights_barrier());
+        cp_async_bulk(smem.weights() + row * kWeightPitch, w_qb + row * kLoraColumns, 2 * kColumns,
+                      smem.weights_barrier());
 }
 
 // x of tokens `first` + g and + 8, this warp's columns; zeros from `end` on.
@@ -179,7 +179,7 @@ __device__ void load_columns(Columns& x, const Params& params, int first, int en
         const bf16* row = params.qkv + token * params.qkv_stride + column;
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
-            if (token < end) x[half][j] = load_fresh16(row + 32 * j);
+            if (token < end) x[half][j] = ld_global_cg_16(row + 32 * j);
             else x[half][j] = {};
         }
     }
@@ -196,7 +196,7 @@ __device__ void reciprocal_rms(float (&rr)[2], const Columns& x, const Smem& sme
         for (int j = 0; j < kBlocks; ++j) add_token_squares(squares, x[half][j]);
         if (lane % 4 == token / 2) sums[(token + 8 * half) * kComputeWarps + warp] = diagonal(squares, token);
     }
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
     float mine[2] = {};
 #pragma unroll
     for (int w = 0; w < kComputeWarps; ++w) {
@@ -205,8 +205,7 @@ __device__ void reciprocal_rms(float (&rr)[2], const Columns& x, const Smem& sme
     }
     if (warp == 0 && lane % 4 < 2) {
         const SharedAddr target = smem.peer_sums() + 4 * (token + 8 * (lane % 4));
-        store_remote(map_to_rank(target, peer), lane % 4 ? mine[1] : mine[0],
-                     map_to_rank(smem.sums_barrier(), peer));
+        st_async(mapa(target, peer), lane % 4 ? mine[1] : mine[0], mapa(smem.sums_barrier(), peer));
     }
     mbarrier_wait(smem.sums_barrier(), 0);
     const float* theirs = sums + kNumTokens * kComputeWarps;
@@ -222,15 +221,15 @@ __device__ void multiply(Acc (&acc)[kRowTiles], const Columns& x, const float (&
     const SharedAddr row = smem.weights() + (lane / 4) * kWeightPitch + 2 * column;
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
-        const Vec16 w_qa = load_shared16(smem.w_qa() + 2 * column + 64 * j);
+        const Vec16 w_qa = ld_shared_16(smem.w_qa() + 2 * column + 64 * j);
         const Vec16 low = normalise(x[0][j], rr[0], w_qa), high = normalise(x[1][j], rr[1], w_qa);
         if (kStoreQc && q_c[0]) store_global16(q_c[0] + column + 32 * j, low);
         if (kStoreQc && q_c[1]) store_global16(q_c[1] + column + 32 * j, high);
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
-            const Vec16 w = load_shared16(row + 64 * j + 8 * n * kWeightPitch);
-            mma(acc[n], low.word[0], high.word[0], low.word[1], high.word[1], w.word[0], w.word[1]);
-            mma(acc[n], low.word[2], high.word[2], low.word[3], high.word[3], w.word[2], w.word[3]);
+            const Vec16 w = ld_shared_16(row + 64 * j + 8 * n * kWeightPitch);
+            mma_m16n8k16(acc[n], low.word[0], high.word[0], low.word[1], high.word[1], w.word[0], w.word[1]);
+            mma_m16n8k16(acc[n], low.word[2], high.word[2], low.word[3], high.word[3], w.word[2], w.word[3]);
         }
     }
 }
@@ -247,24 +246,24 @@ __device__ void store_partials(Acc (&acc)[kRowTiles], const Smem& smem, int warp
     if (warp >= kHalfWarps) {
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
-            store_shared8(partial(smem, warp - kHalfWarps, token, n) + column, acc[n].c[0], acc[n].c[1]);
-            store_shared8(partial(smem, warp - kHalfWarps, token + 8, n) + column, acc[n].c[2], acc[n].c[3]);
+            st_shared_8(partial(smem, warp - kHalfWarps, token, n) + column, acc[n].c[0], acc[n].c[1]);
+            st_shared_8(partial(smem, warp - kHalfWarps, token + 8, n) + column, acc[n].c[2], acc[n].c[3]);
         }
     }
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
     if (warp < kHalfWarps) {
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const SharedAddr place = partial(smem, warp, token + 8 * half, n) + column;
-                const Vec8 other = load_shared8(place);
-                store_shared8(place, acc[n].c[2 * half] + __uint_as_float(other.word[0]),
-                              acc[n].c[2 * half + 1] + __uint_as_float(other.word[1]));
+                const Vec8 other = ld_shared_8(place);
+                st_shared_8(place, acc[n].c[2 * half] + __uint_as_float(other.word[0]),
+                            acc[n].c[2 * half + 1] + __uint_as_float(other.word[1]));
             }
         }
     }
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
 }
 
 // The sums over the block of rows 4 * quad.. of `token`.
@@ -272,7 +271,7 @@ __device__ Vec16 sum_partials(const Smem& smem, int token, int quad) {
     float sum[4] = {};
 #pragma unroll
     for (int w = 0; w < kHalfWarps; ++w) {
-        const Vec16 v = load_shared16(partial(smem, w, token, quad / 2) + quad % 2 * 16);
+        const Vec16 v = ld_shared_16(partial(smem, w, token, quad / 2) + quad % 2 * 16);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += __uint_as_float(v.word[i]);
     }
@@ -303,33 +302,33 @@ void kgen_query_ksplit16x2(const __grid_constant__ Params params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;
     const int count = min(kNumTokens, params.num_rows - first);
-    if (count <= 0) return wait_for_previous_grid();  // the whole cluster
+    if (count <= 0) return griddepcontrol_wait();  // the whole cluster
 
     // Before the wait: weights only.
     if (threadIdx.x == kComputeThreads) start_barriers(smem, count);
     if (warp < kComputeWarps)
         stage_uk<kComputeThreads>(smem.uk(), params.w_uk + head * params.w_uk_stride, part, threadIdx.x);
     __syncthreads();
-    cluster_arrive();
+    barrier_cluster_arrive_relaxed();
     if (warp == kComputeWarps) {
-        cluster_wait();
+        barrier_cluster_wait();
         insert_kv(params, first, count, head * kClusterSize + part, lane);
         return;
     }
     const int slice = part % kSplits, peer = part ^ 1;
     start_weights(params, smem, head, part, warp, lane);
     if (threadIdx.x < kColumns / 8)
-        async_load16(smem.w_qa() + 16 * threadIdx.x, params.w_qa + kColumns * slice + 8 * threadIdx.x);
-    async_commit();
+        cp_async_16(smem.w_qa() + 16 * threadIdx.x, params.w_qa + kColumns * slice + 8 * threadIdx.x);
+    cp_async_commit_group();
     const int column = kColumns * slice + kWarpColumns * warp + 8 * (lane % 4);
     const float q_scale_inv = load_query_scale(params);
-    cluster_wait();
+    barrier_cluster_wait();
     start_step();
 
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     Columns x;
     load_columns(x, params, first, first + count, column, lane);
-    async_wait<0>();  // the barrier of the sums shows every thread's share to all
+    cp_async_wait_group<0>();  // the barrier of the sums shows every thread's share to all
 
     // Q_B over this CTA's half of K.
     float rr[2];
@@ -353,11 +352,11 @@ void kgen_query_ksplit16x2(const __grid_constant__ Params params) {
     const SharedAddr received = smem.received() + 4 * (token * kRowsPerCta + 4 * quad);
     if (owner == 1) {
         const Vec16 sum = sum_partials(smem, token, 6 * (slice ^ 1) + quad);
-        store_remote(map_to_rank(received, peer), sum, map_to_rank(smem.received_barrier(), peer));
+        st_async(mapa(received, peer), sum, mapa(smem.received_barrier(), peer));
     } else if (owner == 0) {
         const Vec16 sum = sum_partials(smem, token, 6 * slice + quad);
         mbarrier_wait(smem.received_barrier(), 0);
-        const Vec16 octet = add_received(sum, load_shared16(received), lane);
+        const Vec16 octet = add_received(sum, ld_shared_16(received), lane);
         const int head_row = kRowsPerCta * part + (quad / 2) * 8;
         if (token >= count) {
         } else if (head_row < kNopeColumns) {
@@ -365,7 +364,7 @@ void kgen_query_ksplit16x2(const __grid_constant__ Params params) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const int rank = lane % 2 * 4 + j;
-                store_remote(map_to_rank(target, rank), octet, map_to_rank(smem.nope_barrier(), rank));
+                st_async(mapa(target, rank), octet, mapa(smem.nope_barrier(), rank));
             }
         } else if (lane % 2 == 0) {
             Query* query = query_row(params, first + token, head);

@@ -79,12 +79,12 @@ __device__ Query* query_row(const Params& params, int token, int head) {
 // Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
 // before it and waits at its end, so that what follows still waits for both.
 __device__ void start_step() {
-    if constexpr (!kLate) wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    if constexpr (!kLate) griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 }
 
 __device__ void end_step() {
-    if constexpr (kLate) wait_for_previous_grid();
+    if constexpr (kLate) griddepcontrol_wait();
 }
 
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
@@ -93,7 +93,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvScale scale = load_kv_scale(params);
     start_step();
     for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + token);
+        const int64_t slot = ld_global_cg_s64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
         normalise(row, weights, params.eps);
@@ -144,20 +144,20 @@ __device__ void start_barriers(const Smem& smem) {
     mbarrier_init(smem.sums_barrier(), 1);
     mbarrier_init(smem.partials_barrier(), 1 + 32);
     mbarrier_init(smem.nope_barrier(), 1);
-    mbarrier_init_fence();
-    mbarrier_arrive_expect(smem.sums_barrier(), kSplits * kNumTokens * 4);
-    mbarrier_arrive_expect(smem.partials_barrier(), (kSplits - 1) * kPartialBytes);
-    mbarrier_arrive_expect(smem.nope_barrier(), kNumTokens * kNopeColumns * 2);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(smem.sums_barrier(), kSplits * kNumTokens * 4);
+    mbarrier_arrive_expect_tx(smem.partials_barrier(), (kSplits - 1) * kPartialBytes);
+    mbarrier_arrive_expect_tx(smem.nope_barrier(), kNumTokens * kNopeColumns * 2);
 }
 
 // Start the copies of this CTA's weights: w_uk, which is read first, in a group of its own.
 __device__ void start_weights(const Params& params, const Smem& smem, int head, int part) {
     stage_uk<kComputeThreads>(smem.uk(), params.w_uk + head * params.w_uk_stride, part, threadIdx.x);
-    async_commit();
+    cp_async_commit_group();
     const bf16* w_qb = params.w_qb + static_cast<int64_t>(head) * kHeadRows * kLoraColumns + part * kColumns;
-    async_load_rows<kHeadRows, 2 * kColumns, kPitch, kComputeThreads>(
+    cp_async_rows<kHeadRows, 2 * kColumns, kPitch, kComputeThreads>(
         smem.weights(), w_qb, 2 * kLoraColumns, threadIdx.x);
-    async_commit();
+    cp_async_commit_group();
 }
 
 // This warp's 24 weight rows times all tokens over the CTA's columns.
@@ -168,16 +168,16 @@ __device__ void multiply(Acc (&acc)[kTiles][3], const Smem& smem, int warp, int 
     for (int k = 0; k < kColumns / 32; ++k) {
         Vec16 b[3];
 #pragma unroll
-        for (int n = 0; n < 3; ++n) b[n] = load_matrix(b_row + 8 * n * kPitch + 64 * k);
+        for (int n = 0; n < 3; ++n) b[n] = ldmatrix_x4(b_row + 8 * n * kPitch + 64 * k);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
             for (int m = 0; m < kTiles; ++m) {
-                const Vec16 a = load_matrix(a_row + 16 * m * kPitch + 64 * k + 32 * half);
+                const Vec16 a = ldmatrix_x4(a_row + 16 * m * kPitch + 64 * k + 32 * half);
 #pragma unroll
                 for (int n = 0; n < 3; ++n)
-                    mma(acc[m][n], a.word[0], a.word[1], a.word[2], a.word[3],
-                        b[n].word[2 * half], b[n].word[2 * half + 1]);
+                    mma_m16n8k16(acc[m][n], a.word[0], a.word[1], a.word[2], a.word[3],
+                                 b[n].word[2 * half], b[n].word[2 * half + 1]);
             }
         }
     }
@@ -187,14 +187,14 @@ __device__ void multiply(Acc (&acc)[kTiles][3], const Smem& smem, int warp, int 
 __device__ void send_partials(const Acc (&acc)[kTiles][3], const Smem& smem, int part, int warp, int lane) {
     const SharedAddr mine =
         smem.partials() + part * kPartialBytes + 4 * (lane / 4 * kRowsPerCta + 2 * (lane % 4));
-    const SharedAddr target = map_to_rank(mine, warp);
-    const SharedAddr barrier = map_to_rank(smem.partials_barrier(), warp);
+    const SharedAddr target = mapa(mine, warp);
+    const SharedAddr barrier = mapa(smem.partials_barrier(), warp);
 #pragma unroll
     for (int i = 0; i < kTiles * 6; ++i) {
         const int offset = 4 * (8 * (i / 3) * kRowsPerCta + 8 * (i % 3));
         const float* c = acc[i / 6][i % 3].c + i / 3 % 2 * 2;
-        if (warp == part) store_shared8(mine + offset, c[0], c[1]);
-        else store_remote(target + offset, c[0], c[1], barrier);
+        if (warp == part) st_shared_8(mine + offset, c[0], c[1]);
+        else st_async(target + offset, c[0], c[1], barrier);
     }
     if (warp == part) mbarrier_arrive(smem.partials_barrier());
 }
@@ -204,7 +204,7 @@ __device__ Vec16 add_partials(const Smem& smem, int token, int row, int lane) {
     float sum[4] = {};
 #pragma unroll
     for (int slice = 0; slice < kSplits; ++slice) {
-        const Vec16 v = load_shared16(smem.partials() + slice * kPartialBytes + 4 * (token * kRowsPerCta + row));
+        const Vec16 v = ld_shared_16(smem.partials() + slice * kPartialBytes + 4 * (token * kRowsPerCta + row));
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += __uint_as_float(v.word[i]);
     }
@@ -224,15 +224,15 @@ void kgen_query_ksplit32x8(const __grid_constant__ Params params) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;
     const int count = min(kNumTokens, params.num_rows - first);
-    if (count <= 0) return wait_for_previous_grid();  // the whole cluster
+    if (count <= 0) return griddepcontrol_wait();  // the whole cluster
 
     // Before the wait: weights only.
     if (threadIdx.x == kComputeThreads) start_barriers(smem);
     if (warp < kComputeWarps) start_weights(params, smem, head, part);
     __syncthreads();
-    cluster_arrive();
+    barrier_cluster_arrive_relaxed();
     if (warp == kComputeWarps) {
-        cluster_wait();
+        barrier_cluster_wait();
         insert_kv(params, first, count, head * kClusterSize + part, lane);
         return;
     }
@@ -240,13 +240,13 @@ void kgen_query_ksplit32x8(const __grid_constant__ Params params) {
     const int column = kColumns * part + 8 * sub;
     Vec16 w_qa[kPieces];
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) w_qa[i] = load_constant16(params.w_qa + column + 8 * kTokenLanes * i);
+    for (int i = 0; i < kPieces; ++i) w_qa[i] = ld_global_nc_16(params.w_qa + column + 8 * kTokenLanes * i);
     const float q_scale_inv = load_query_scale(params);
-    cluster_wait();
-    async_wait<1>();
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    barrier_cluster_wait();
+    cp_async_wait_group<1>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
     const UkFragments w_uk = load_uk_fragments(smem.uk(), warp, lane);
-    named_barrier<kComputeBarrier, kComputeThreads>();  // w_uk is read: x may take its place
+    bar_sync<kComputeBarrier, kComputeThreads>();  // w_uk is read: x may take its place
     start_step();
 
     // Load x [tokens, columns of this slice]; each token's sum of squares goes to all CTAs.
@@ -254,14 +254,13 @@ void kgen_query_ksplit32x8(const __grid_constant__ Params params) {
     if (token < count) {
         const bf16* row = params.qkv + (first + token) * params.qkv_stride + column;
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) x[i] = load_fresh16(row + 8 * kTokenLanes * i);
+        for (int i = 0; i < kPieces; ++i) x[i] = ld_global_cg_16(row + 8 * kTokenLanes * i);
     }
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) squares = add_squares(squares, x[i]);
     squares = sum_lanes<kTokenLanes>(squares);
-    store_remote(map_to_rank(smem.sums() + 4 * (part * kNumTokens + token), sub), squares,
-                 map_to_rank(smem.sums_barrier(), sub));
+    st_async(mapa(smem.sums() + 4 * (part * kNumTokens + token), sub), squares, mapa(smem.sums_barrier(), sub));
 
     // Normalise into shared memory.
     mbarrier_wait(smem.sums_barrier(), 0);
@@ -274,16 +273,16 @@ void kgen_query_ksplit32x8(const __grid_constant__ Params params) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
         const Vec16 y = normalise(x[i], rr, w_qa[i]);
-        store_shared16(smem.x() + token * kPitch + 16 * (sub + kTokenLanes * i), y);
+        st_shared_16(smem.x() + token * kPitch + 16 * (sub + kTokenLanes * i), y);
         if (stores_qc) store_global16(q_c_row(params, first + token) + column + 8 * kTokenLanes * i, y);
     }
-    async_wait<0>();
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    cp_async_wait_group<0>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
 
     // Q_B over this slice; the partial products go to the owners of the rows.
     Acc acc[kTiles][3] = {};
     multiply(acc, smem, warp, lane);
-    named_barrier<kComputeBarrier, kComputeThreads>();  // x is read: a peer's nope may take its place
+    bar_sync<kComputeBarrier, kComputeThreads>();  // x is read: a peer's nope may take its place
     send_partials(acc, smem, part, warp, lane);
 
     // Add the slices of this CTA's 24 rows: nope columns go to all CTAs, rope columns to the query.
@@ -298,7 +297,7 @@ void kgen_query_ksplit32x8(const __grid_constant__ Params params) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const int peer = lane % 2 * 4 + j;
-                store_remote(map_to_rank(target, peer), octet, map_to_rank(smem.nope_barrier(), peer));
+                st_async(mapa(target, peer), octet, mapa(smem.nope_barrier(), peer));
             }
         } else if (lane % 2 == 0 && token < count) {
             Query* query = query_row(params, first + token, head);

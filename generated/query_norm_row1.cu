@@ -32,12 +32,12 @@ void kgen_query_norm_row1(const __grid_constant__ Params params) {
     const int row = blockIdx.x, column = 8 * threadIdx.x;
 
     // Before the wait: the weight only.
-    const Vec16 w_qa = load_constant16(params.w_qa + column);
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    const Vec16 w_qa = ld_global_nc_16(params.w_qa + column);
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
     if (row >= params.num_rows) return;
 
-    const Vec16 x = load_fresh16(params.qkv + row * params.qkv_stride + column);
+    const Vec16 x = ld_global_cg_16(params.qkv + row * params.qkv_stride + column);
     const float squares = sum_lanes<32>(add_squares(0.0f, x));
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
     __syncthreads();

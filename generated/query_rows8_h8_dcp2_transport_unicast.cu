@@ -82,12 +82,12 @@ __device__ Query* query_row(const Params& params, int token, int head) {
 // Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
 // before it and waits at its end, so that what follows still waits for both.
 __device__ void start_step() {
-    if constexpr (!kLate) wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    if constexpr (!kLate) griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 }
 
 __device__ void end_step() {
-    if constexpr (kLate) wait_for_previous_grid();
+    if constexpr (kLate) griddepcontrol_wait();
 }
 
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
@@ -96,7 +96,7 @@ __device__ void insert_kv(const Params& params, int first, int count, int cta, i
     const KvScale scale = load_kv_scale(params);
     start_step();
     for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
-        const int64_t slot = load_fresh_i64(params.slots + token);
+        const int64_t slot = ld_global_cg_s64(params.slots + token);
         KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
         if (slot < 0) continue;
         normalise(row, weights, params.eps);
@@ -125,7 +125,7 @@ template <class Piece>
 __device__ void publish(const Params& params, int64_t offset, const Piece& piece) {
 #pragma unroll 1
     for (int rank = 0; rank < 2; ++rank)
-        system_store(reinterpret_cast<uint8_t*>(params.peers[rank]) + offset, piece);
+        st_relaxed_sys(reinterpret_cast<uint8_t*>(params.peers[rank]) + offset, piece);
 }
 
 // A thread's pair of latent columns on its way: [tokens, 64] at `stage` in shared memory.
@@ -139,7 +139,7 @@ __device__ void publish_latent(const Params& params, SharedAddr stage, int first
     constexpr int kPieces = kUkColumns * sizeof(Query) / 16;  // of a token
     for (int i = threadIdx.x; i < count * kPieces; i += kComputeThreads) {
         const int64_t column = part * kUkColumns * sizeof(Query) + i % kPieces * 16;
-        publish(params, mailbox_offset(params, first + i / kPieces, head) + column, load_shared16(stage + 16 * i));
+        publish(params, mailbox_offset(params, first + i / kPieces, head) + column, ld_shared_16(stage + 16 * i));
     }
 }
 
@@ -190,28 +190,28 @@ struct Smem {
 __device__ void start_weights(const Params& params, const Smem& smem, int head, int part, int warp, int lane) {
     const bf16* w_qb = params.w_qb + (static_cast<int64_t>(head) * kHeadRows + kRowsPerCta * part) * kLoraColumns;
     if constexpr (kQbCpAsync) {
-        async_load_rows<kRowsPerCta, 2 * kLoraColumns, kWeightPitch, kComputeThreads>(
+        cp_async_rows<kRowsPerCta, 2 * kLoraColumns, kWeightPitch, kComputeThreads>(
             smem.weights(), w_qb, 2 * kLoraColumns, threadIdx.x);
     } else if (lane == 0) {
         for (int row = warp; row < kRowsPerCta; row += kComputeWarps)
-            bulk_load(smem.weights() + row * kWeightPitch, w_qb + row * kLoraColumns, 2 * kLoraColumns,
-                      smem.weights_barrier());
+            cp_async_bulk(smem.weights() + row * kWeightPitch, w_qb + row * kLoraColumns, 2 * kLoraColumns,
+                          smem.weights_barrier());
     }
 }
 
 __device__ void start_barriers(const Smem& smem, int count) {
     mbarrier_init(smem.weights_barrier(), 1);
     mbarrier_init(smem.nope_barrier(), 1);
-    mbarrier_init_fence();
-    mbarrier_arrive_expect(smem.weights_barrier(), kQbCpAsync ? 0 : kRowsPerCta * 2 * kLoraColumns);
-    mbarrier_arrive_expect(smem.nope_barrier(), count * kNopeColumns * 2);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(smem.weights_barrier(), kQbCpAsync ? 0 : kRowsPerCta * 2 * kLoraColumns);
+    mbarrier_arrive_expect_tx(smem.nope_barrier(), count * kNopeColumns * 2);
 }
 
 // The sum over the block of the squares of token g; each warp brings the diagonal of its products.
 __device__ float sum_over_warps(float* sums, const SquareSums& squares, int warp, int lane) {
     const int token = lane / 4;
     if (lane % 4 == token / 2) sums[token * kComputeWarps + warp] = diagonal(squares, token);
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
     float total = 0.0f;
 #pragma unroll
     for (int w = 0; w < kComputeWarps; ++w) total += sums[token * kComputeWarps + w];
@@ -231,9 +231,9 @@ __device__ void multiply(Acc (&acc)[kRowTiles], const Vec16 (&x)[kBlocks], const
         if (kStoreQc && q_c) store_global16(q_c + column + 32 * j, y);
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
-            const Vec16 w = load_shared16(row + 64 * j + 8 * n * kWeightPitch);
-            mma(acc[n], y.word[0], 0, y.word[1], 0, w.word[0], w.word[1]);
-            mma(acc[n], y.word[2], 0, y.word[3], 0, w.word[2], w.word[3]);
+            const Vec16 w = ld_shared_16(row + 64 * j + 8 * n * kWeightPitch);
+            mma_m16n8k16(acc[n], y.word[0], 0, y.word[1], 0, w.word[0], w.word[1]);
+            mma_m16n8k16(acc[n], y.word[2], 0, y.word[3], 0, w.word[2], w.word[3]);
         }
     }
 }
@@ -243,7 +243,7 @@ __device__ void store_partials(const Smem& smem, const Acc (&acc)[kRowTiles], in
     const int mine = (warp * kNumTokens + lane / 4) * kRowsPerCta + 2 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n)
-        store_shared8(smem.partials() + 4 * (mine + 8 * n), acc[n].c[0], acc[n].c[1]);
+        st_shared_8(smem.partials() + 4 * (mine + 8 * n), acc[n].c[0], acc[n].c[1]);
 }
 
 // The eight values of this thread's octet, rounded to BF16, in every lane of the octet.
@@ -266,27 +266,27 @@ void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params p
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;
     const int count = min(kNumTokens, params.num_rows - first);
 
-    if (count <= 0) return wait_for_previous_grid();  // the whole cluster
+    if (count <= 0) return griddepcontrol_wait();  // the whole cluster
 
     // Before the wait: weights only.
     if (threadIdx.x == kComputeThreads) start_barriers(smem, count);
     if (warp < kComputeWarps)
         stage_uk<kComputeThreads>(smem.uk(), params.w_uk + head * params.w_uk_stride, part, threadIdx.x);
     __syncthreads();
-    cluster_arrive();
+    barrier_cluster_arrive_relaxed();
     if (warp == kComputeWarps) {
-        cluster_wait();
+        barrier_cluster_wait();
         insert_kv(params, first, count, head * kClusterSize + part, lane);
         return;
     }
     start_weights(params, smem, head, part, warp, lane);
-    async_commit();
+    cp_async_commit_group();
     const int column = kWarpColumns * warp + 8 * (lane % 4);
     Vec16 w_qa[kBlocks];
 #pragma unroll
-    for (int j = 0; j < kBlocks; ++j) w_qa[j] = load_constant16(params.w_qa + column + 32 * j);
+    for (int j = 0; j < kBlocks; ++j) w_qa[j] = ld_global_nc_16(params.w_qa + column + 32 * j);
     const float q_scale_inv = load_query_scale(params);
-    cluster_wait();
+    barrier_cluster_wait();
     start_step();
 
     // Load x [tokens, 192 columns of this warp] as fragments; reciprocal RMS of each token.
@@ -295,12 +295,12 @@ void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params p
     if (token < count) {
         const bf16* row = params.qkv + (first + token) * params.qkv_stride + column;
 #pragma unroll
-        for (int j = 0; j < kBlocks; ++j) x[j] = load_fresh16(row + 32 * j);
+        for (int j = 0; j < kBlocks; ++j) x[j] = ld_global_cg_16(row + 32 * j);
     }
     SquareSums squares = {};
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) add_token_squares(squares, x[j]);
-    async_wait<0>();  // the barrier inside the sum shows every thread's share to all
+    cp_async_wait_group<0>();  // the barrier inside the sum shows every thread's share to all
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     const float rr = query_rrms(sum_over_warps(sums, squares, warp, lane), params.eps);
 
@@ -311,7 +311,7 @@ void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params p
     bf16* q_c = head == 0 && warp == part && token < count ? q_c_row(params, first + token) : nullptr;
     multiply(acc, x, w_qa, rr, q_c, smem, warp, lane);
     store_partials(smem, acc, warp, lane);
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
 
     // A thread a value: nope octets go to CTA lane % 8, rope octets to the query.
     if (threadIdx.x < kNumTokens * kRowsPerCta) {
@@ -325,7 +325,7 @@ void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params p
         if (token >= count) {
         } else if (head_row < kNopeColumns) {
             const SharedAddr target = smem.nope() + token * kNopePitch + 2 * head_row;
-            store_remote(map_to_rank(target, lane % 8), octet, map_to_rank(smem.nope_barrier(), lane % 8));
+            st_async(mapa(target, lane % 8), octet, mapa(smem.nope_barrier(), lane % 8));
         } else if (lane % 8 == 0) {
             Query* query = query_row(params, first + token, head);
             store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
@@ -338,13 +338,13 @@ void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params p
     const UkFragments w_uk = load_uk_fragments(smem.uk(), warp, lane);
     mbarrier_wait(smem.nope_barrier(), 0);
     const Acc latent = absorb8(smem.nope(), w_uk, lane);
-    named_barrier<kComputeBarrier, kComputeThreads>();  // partial products are read: the query takes their place
+    bar_sync<kComputeBarrier, kComputeThreads>();  // partial products are read: the query takes their place
     if (token < count) {
         Query* query = query_row(params, first + token, head);
         store_query_pair(query + 64 * part + 8 * warp + 2 * (lane % 4), latent.c[0], latent.c[1], q_scale_inv);
         stage_pair(storage + kSmemPartials, token, 8 * warp + 2 * (lane % 4), latent.c[0], latent.c[1], q_scale_inv);
     }
-    named_barrier<kComputeBarrier, kComputeThreads>();
+    bar_sync<kComputeBarrier, kComputeThreads>();
     publish_latent(params, smem.partials(), first, count, head, part);
     poll_mailbox(params, first, count, head * kClusterSize + part);
     end_step();

@@ -53,23 +53,23 @@ void kgen_value_tiles16(const __grid_constant__ Params params) {
     // Before the wait: the CTA's rows of W_UV in bulk; then rows g, g+8 .., columns 8t.. of every 32.
     if (threadIdx.x == 0) {
         mbarrier_init(barrier, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(barrier, kOutputs * 2 * kLatentColumns);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(barrier, kOutputs * 2 * kLatentColumns);
     }
     __syncthreads();
     if (lane == 0) {
         const bf16* w_uv = params.w_uv + head * params.w_uv_stride + first_output * kLatentColumns;
         for (int row = warp; row < kOutputs; row += kWarps)
-            bulk_load(weights + row * kWeightPitch, w_uv + row * kLatentColumns, 2 * kLatentColumns, barrier);
+            cp_async_bulk(weights + row * kWeightPitch, w_uv + row * kLatentColumns, 2 * kLatentColumns, barrier);
     }
     mbarrier_wait(barrier, 0);
     Vec16 w[kTiles][kBlocks];
 #pragma unroll
     for (int i = 0; i < kTiles * kBlocks; ++i)
-        w[i / kBlocks][i % kBlocks] = load_shared16(
+        w[i / kBlocks][i % kBlocks] = ld_shared_16(
             weights + (lane / 4 + i / kBlocks * 8) * kWeightPitch + 2 * (column + i % kBlocks * 32));
-    wait_for_previous_grid();
-    if constexpr (kRelease) launch_next_grid();
+    griddepcontrol_wait();
+    if constexpr (kRelease) griddepcontrol_launch_dependents();
 
     // A thread finishes four outputs of one row: its gate and length come with the latent.
     const int row = first + threadIdx.x / 8, output = head * kValueColumns + first_output + threadIdx.x % 8 * 4;
@@ -77,8 +77,8 @@ void kgen_value_tiles16(const __grid_constant__ Params params) {
     Vec8 gate = {};
     bool empty = true;
     if (valid) {
-        gate = load_fresh8(params.gate + row * params.gate_stride + output);
-        empty = static_cast<int32_t>(load_fresh4(params.lengths + row / kTokensPerRequest)) <= 0;
+        gate = ld_global_cg_8(params.gate + row * params.gate_stride + output);
+        empty = static_cast<int32_t>(ld_global_cg_4(params.lengths + row / kTokensPerRequest)) <= 0;
     }
     Vec16 x[2][kBlocks] = {};
 #pragma unroll
@@ -87,7 +87,7 @@ void kgen_value_tiles16(const __grid_constant__ Params params) {
         if (token >= params.num_rows) continue;
         const bf16* latent = params.latent + token * params.latent_stride + head * kLatentColumns + column;
 #pragma unroll
-        for (int j = 0; j < kBlocks; ++j) x[half][j] = load_fresh16(latent + 32 * j);
+        for (int j = 0; j < kBlocks; ++j) x[half][j] = ld_global_cg_16(latent + 32 * j);
     }
 
     // Split the latent over the warps, then add the four partial products.
@@ -96,23 +96,23 @@ void kgen_value_tiles16(const __grid_constant__ Params params) {
     for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-            mma(acc[n], x[0][j].word[0], x[1][j].word[0], x[0][j].word[1], x[1][j].word[1],
-                w[n][j].word[0], w[n][j].word[1]);
-            mma(acc[n], x[0][j].word[2], x[1][j].word[2], x[0][j].word[3], x[1][j].word[3],
-                w[n][j].word[2], w[n][j].word[3]);
+            mma_m16n8k16(acc[n], x[0][j].word[0], x[1][j].word[0], x[0][j].word[1], x[1][j].word[1],
+                         w[n][j].word[0], w[n][j].word[1]);
+            mma_m16n8k16(acc[n], x[0][j].word[2], x[1][j].word[2], x[0][j].word[3], x[1][j].word[3],
+                         w[n][j].word[2], w[n][j].word[3]);
         }
     }
     const SharedAddr mine = partials + 4 * ((warp * kNumTokens + lane / 4) * kOutputs + 2 * (lane % 4));
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-        store_shared8(mine + 32 * n, acc[n].c[0], acc[n].c[1]);
-        store_shared8(mine + 32 * n + 4 * 8 * kOutputs, acc[n].c[2], acc[n].c[3]);
+        st_shared_8(mine + 32 * n, acc[n].c[0], acc[n].c[1]);
+        st_shared_8(mine + 32 * n + 4 * 8 * kOutputs, acc[n].c[2], acc[n].c[3]);
     }
     __syncthreads();
     float sum[4] = {};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-        const Vec16 v = load_shared16(partials + 4 * w * kNumTokens * kOutputs + 16 * threadIdx.x);
+        const Vec16 v = ld_shared_16(partials + 4 * w * kNumTokens * kOutputs + 16 * threadIdx.x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += __uint_as_float(v.word[i]);
     }

@@ -41,23 +41,23 @@ void kgen_yardstick(const __grid_constant__ Params params) {
     // Before the wait: the barrier, seen by the cluster.
     if (threadIdx.x == 0) {
         mbarrier_init(barrier, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(barrier, kClusterSize * 4);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(barrier, kClusterSize * 4);
     }
     __syncthreads();
-    cluster_arrive();
-    cluster_wait();
-    wait_for_previous_grid();
-    launch_next_grid();
+    barrier_cluster_arrive_relaxed();
+    barrier_cluster_wait();
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
 
     // Load x and sum it.
-    const Vec16 x = loads ? load_fresh16(params.x + row * kColumns + 8 * threadIdx.x) : Vec16{};
+    const Vec16 x = loads ? ld_global_cg_16(params.x + row * kColumns + 8 * threadIdx.x) : Vec16{};
     const float mine = add_squares(0.0f, x);
     const float sum = sum_over_block(first_sums, mine, warp, lane);
 
     // Exchange: this CTA's sum to all eight.
     if (threadIdx.x < kClusterSize)
-        store_remote(map_to_rank(shared_addr(received + part), lane), sum, map_to_rank(barrier, lane));
+        st_async(mapa(shared_addr(received + part), lane), sum, mapa(barrier, lane));
     mbarrier_wait(barrier, 0);
     float total = 0.0f;
 #pragma unroll

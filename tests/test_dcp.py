@@ -358,8 +358,8 @@ QUERY_EDITS = (
     ("i % kPieces * 16;\n        publish", "(i % kPieces ^ 1) * 16;\n        publish"),
     ("rank < 2; ++rank", "rank < 1; ++rank"),
     (
-        "multicast_store(reinterpret_cast<uint8_t*>(params.multicast) + offset",
-        "system_store(nullptr",
+        "multimem_st_relaxed_sys(reinterpret_cast<uint8_t*>(params.multicast) + offset",
+        "st_relaxed_sys(nullptr",
     ),
 )
 TAIL_EDITS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import PurePath
 
 import pytest
 
@@ -67,7 +68,7 @@ def mutated(mutation: Mutation) -> tuple[Source, Lines]:
     for name, body in ((source.name, text), *source.headers):
         for number, line in enumerate(body.splitlines(), 1):
             if any(partner in line for partner in mutation.partners):
-                lines.add((name, number))
+                lines.add((PurePath(name).name, number))
     return replace(source, text=text), lines
 
 

@@ -40,8 +40,8 @@ __device__ inline Vec16 normalise(const Vec16& x, float rr, const Vec16& w) {
 struct SquareSums { Acc even, odd; };
 
 __device__ inline void add_token_squares(SquareSums& sums, const Vec16& x) {
-    mma(sums.even, x.word[0], x.word[1], x.word[2], x.word[3], x.word[0], x.word[2]);
-    mma(sums.odd, x.word[0], x.word[1], x.word[2], x.word[3], x.word[1], x.word[3]);
+    mma_m16n8k16(sums.even, x.word[0], x.word[1], x.word[2], x.word[3], x.word[0], x.word[2]);
+    mma_m16n8k16(sums.odd, x.word[0], x.word[1], x.word[2], x.word[3], x.word[1], x.word[3]);
 }
 
 // Token g's sum, in the lane of its diagonal only: lane % 4 == g / 2.

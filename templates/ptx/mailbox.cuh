@@ -6,28 +6,28 @@ constexpr uint32_t kSentinel = 0xFFFFFFFFu;           // of queries and LSEs: no
 constexpr uint32_t kPartialSentinel = 0x80000000u;    // of BF16 rows whose zeros are all positive
 
 // Stores that a peer's poll sees, each 32-bit word whole.
-__device__ inline void system_store(uint8_t* target, uint32_t word) {
+__device__ inline void st_relaxed_sys(uint8_t* target, uint32_t word) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(target), "r"(word) : "memory");
 }
 
-__device__ inline void system_store(uint8_t* target, const Vec16& v) {
+__device__ inline void st_relaxed_sys(uint8_t* target, const Vec16& v) {
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};"
                  ::"l"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
 }
 
-__device__ inline void system_store(uint8_t* target, const Vec8& v) {
+__device__ inline void st_relaxed_sys(uint8_t* target, const Vec8& v) {
     asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};"
                  ::"l"(target), "r"(v.word[0]), "r"(v.word[1]) : "memory");
 }
 
 // The same to a multicast address: every rank's mailbox at once.
-__device__ inline void multicast_store(uint8_t* target, const Vec16& v) {
+__device__ inline void multimem_st_relaxed_sys(uint8_t* target, const Vec16& v) {
     asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"l"(target), "f"(__uint_as_float(v.word[0])), "f"(__uint_as_float(v.word[1])),
                    "f"(__uint_as_float(v.word[2])), "f"(__uint_as_float(v.word[3])) : "memory");
 }
 
-__device__ inline void multicast_store(uint8_t* target, const Vec8& v) {
+__device__ inline void multimem_st_relaxed_sys(uint8_t* target, const Vec8& v) {
     asm volatile("multimem.st.relaxed.sys.global.v2.f32 [%0], {%1, %2};"
                  ::"l"(target), "f"(__uint_as_float(v.word[0])), "f"(__uint_as_float(v.word[1])) : "memory");
 }
@@ -41,7 +41,7 @@ struct Wanted {
 
 constexpr int kQueryBox = 0, kPartialBox = 1, kLseBox = 2;
 
-__device__ inline uint64_t global_nanoseconds() {
+__device__ inline uint64_t globaltimer() {
     uint64_t now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     return now;
@@ -61,7 +61,7 @@ struct Patience {
     uint64_t start = 0;
 
     __device__ void look(const Wanted& wanted, int word) {
-        const uint64_t now = global_nanoseconds();
+        const uint64_t now = globaltimer();
         if (start == 0) start = now;
         if (now - start > kLimitMs * uint64_t{1000000}) report_and_trap(wanted, word);
     }

@@ -8,7 +8,8 @@
 
 struct Acc { float c[4]; };
 
-__device__ inline void mma(Acc& d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ inline void mma_m16n8k16(Acc& d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                    uint32_t b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
         " {%0, %1, %2, %3};"
@@ -17,7 +18,7 @@ __device__ inline void mma(Acc& d, uint32_t a0, uint32_t a1, uint32_t a2, uint32
 }
 
 // Four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8.
-__device__ inline Vec16 load_matrix(SharedAddr row) {
+__device__ inline Vec16 ldmatrix_x4(SharedAddr row) {
     Vec16 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
@@ -25,7 +26,7 @@ __device__ inline Vec16 load_matrix(SharedAddr row) {
     return v;
 }
 
-__device__ inline Vec16 load_matrix_transposed(SharedAddr row) {
+__device__ inline Vec16 ldmatrix_x4_trans(SharedAddr row) {
     Vec16 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])

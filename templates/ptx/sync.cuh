@@ -15,7 +15,7 @@ __device__ inline SharedAddr shared_addr(const void* pointer) {
 }
 
 // The address in CTA `rank` of the cluster that `addr` has in this one.
-__device__ inline SharedAddr map_to_rank(SharedAddr addr, uint32_t rank) {
+__device__ inline SharedAddr mapa(SharedAddr addr, uint32_t rank) {
     SharedAddr mapped;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(addr), "r"(rank));
     return mapped;
@@ -23,17 +23,17 @@ __device__ inline SharedAddr map_to_rank(SharedAddr addr, uint32_t rank) {
 
 // NOTE: relaxed, since all it has to order is mbarrier_init_fence; a release waits for every
 // global access on its way.
-__device__ inline void cluster_arrive() {
+__device__ inline void barrier_cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
-__device__ inline void cluster_wait() {
+__device__ inline void barrier_cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // Block barrier `id` among `threads` threads.
 template <int id, int threads>
-__device__ inline void named_barrier() {
+__device__ inline void bar_sync() {
     asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
@@ -42,7 +42,7 @@ __device__ inline void mbarrier_init(SharedAddr barrier, uint32_t arrivals) {
 }
 
 // Make initialised mbarriers visible to the cluster and to asynchronous copies.
-__device__ inline void mbarrier_init_fence() {
+__device__ inline void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
@@ -51,33 +51,37 @@ __device__ inline void mbarrier_arrive(SharedAddr barrier) {
 }
 
 // Arrive on a peer's barrier; what this thread has read and written comes before.
-__device__ inline void mbarrier_arrive_remote(SharedAddr barrier) {
+__device__ inline void mbarrier_arrive_release_cluster(SharedAddr barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-__device__ inline void mbarrier_arrive_expect(SharedAddr barrier, uint32_t bytes) {
+__device__ inline void mbarrier_arrive_expect_tx(SharedAddr barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Whether the phase of `parity` has completed; waits for a while that the hardware chooses.
+__device__ inline bool mbarrier_try_wait_parity(SharedAddr barrier, uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{ .reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    return done;
+}
+
 // Wait for the phase of `parity` to complete and acquire what its arrivals and transactions brought.
 __device__ inline void mbarrier_wait(SharedAddr barrier, uint32_t parity) {
-    uint32_t done = 0;
-    while (!done) {
-        asm volatile(
-            "{ .reg .pred p;\n"
-            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-            "selp.u32 %0, 1, 0, p; }"
-            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-    }
+    while (!mbarrier_try_wait_parity(barrier, parity)) {}
 }
 
 // Wait until the grids before this one in the chain are complete and their writes visible.
-__device__ inline void wait_for_previous_grid() {
+__device__ inline void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // Let the next grid of the chain start its prologue.
-__device__ inline void launch_next_grid() {
+__device__ inline void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -20,7 +20,7 @@ __device__ inline void stage_uk(SharedAddr staged, const bf16* w_uk, int part, i
 #pragma unroll
     for (int i = 0; i < kNopeColumns * 8 / threads; ++i) {
         const int k = (i * threads + thread) / 8, piece = thread % 8;
-        async_load16(uk_piece(staged, k, piece), w_uk + 512 * k + kUkColumns * part + 8 * piece);
+        cp_async_16(uk_piece(staged, k, piece), w_uk + 512 * k + kUkColumns * part + 8 * piece);
     }
 }
 
@@ -31,7 +31,7 @@ __device__ inline UkFragments load_uk_fragments(SharedAddr staged, int warp, int
     UkFragments w;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        w.pair[i] = load_matrix_transposed(uk_piece(staged, 32 * i + lane, warp));
+        w.pair[i] = ldmatrix_x4_trans(uk_piece(staged, 32 * i + lane, warp));
     return w;
 }
 
@@ -40,9 +40,9 @@ __device__ inline Acc absorb8(SharedAddr nope, const UkFragments& w, int lane) {
     Acc even = {}, odd = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const Vec16 x = load_matrix(nope + (lane % 8) * kNopePitch + 64 * i + 16 * (lane / 8));
-        mma(even, x.word[0], 0, x.word[1], 0, w.pair[i].word[0], w.pair[i].word[1]);
-        mma(odd, x.word[2], 0, x.word[3], 0, w.pair[i].word[2], w.pair[i].word[3]);
+        const Vec16 x = ldmatrix_x4(nope + (lane % 8) * kNopePitch + 64 * i + 16 * (lane / 8));
+        mma_m16n8k16(even, x.word[0], 0, x.word[1], 0, w.pair[i].word[0], w.pair[i].word[1]);
+        mma_m16n8k16(odd, x.word[2], 0, x.word[3], 0, w.pair[i].word[2], w.pair[i].word[3]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
@@ -55,9 +55,9 @@ __device__ inline Acc absorb16(SharedAddr nope, const UkFragments& w, int lane) 
     const SharedAddr row = nope + (lane % 16) * kNopePitch + 16 * (lane / 16);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const Vec16 x = load_matrix(row + 64 * i), y = load_matrix(row + 64 * i + 32);
-        mma(even, x.word[0], x.word[1], x.word[2], x.word[3], w.pair[i].word[0], w.pair[i].word[1]);
-        mma(odd, y.word[0], y.word[1], y.word[2], y.word[3], w.pair[i].word[2], w.pair[i].word[3]);
+        const Vec16 x = ldmatrix_x4(row + 64 * i), y = ldmatrix_x4(row + 64 * i + 32);
+        mma_m16n8k16(even, x.word[0], x.word[1], x.word[2], x.word[3], w.pair[i].word[0], w.pair[i].word[1]);
+        mma_m16n8k16(odd, y.word[0], y.word[1], y.word[2], y.word[3], w.pair[i].word[2], w.pair[i].word[3]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];

@@ -37,13 +37,13 @@ struct Params {
 };
 
 extern "C" __global__ void kgen_slow_copy(const __grid_constant__ Params params) {
-    launch_next_grid();
-    wait_for_previous_grid();
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
     const long long start = clock64();
     while (clock64() - start < params.cycles) {}
     const int threads = gridDim.x * blockDim.x;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < params.num_rows; i += threads)
-        reinterpret_cast<Vec16*>(params.target)[i] = load_fresh16(params.source + 16 * i);
+        reinterpret_cast<Vec16*>(params.target)[i] = ld_global_cg_16(params.source + 16 * i);
 }
 """
 

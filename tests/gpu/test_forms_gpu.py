@@ -109,13 +109,13 @@ def copier(entry: str, *steps: str) -> api.Kernel:
     """A kernel that copies rows of 16 bytes; ``steps`` say in which order it does what."""
     made = replace(slow_copy().plan, entry=entry, template=f"{entry}.cu")
     actions = {
-        "release": "launch_next_grid();",
-        "wait": "wait_for_previous_grid();",
+        "release": "griddepcontrol_launch_dependents();",
+        "wait": "griddepcontrol_wait();",
         "idle": "for (long long start = clock64(); clock64() - start < params.cycles;) {}",
         "copy": """
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < params.num_rows;
          i += gridDim.x * blockDim.x)
-        reinterpret_cast<Vec16*>(params.target)[i] = load_fresh16(params.source + 16 * i);""",
+        reinterpret_cast<Vec16*>(params.target)[i] = ld_global_cg_16(params.source + 16 * i);""",
     }
     body = "\n    ".join(actions[step] for step in steps)
     text = f"""
@@ -225,7 +225,7 @@ def test_a_late_kernel_runs_beside_and_its_last_wait_is_needed() -> None:
     """Without that wait the early reader finds what the slow kernel has not written yet."""
     made = late(2, 8, False)
     source = render.render(made)
-    wait = "if constexpr (kLate) wait_for_previous_grid();"
+    wait = "if constexpr (kLate) griddepcontrol_wait();"
     assert source.text.count(wait) == 1
     hasty = uncached.kernel(made, replace(source, text=source.text.replace(wait, "")))
     wrong, stale = late_rounds(hasty, "copy", "wait")

@@ -5,19 +5,19 @@
 constexpr uint32_t kSentinel = 0xFFFFFFFFu;
 constexpr uint32_t kPartialSentinel = 0x80000000u;
 
-KGEN_OP inline void system_store(uint8_t* target, uint32_t word) {
+KGEN_OP inline void st_relaxed_sys(uint8_t* target, uint32_t word) {
     machine::store_mailbox(target, &word, sizeof word, false, KGEN_HERE);
 }
-KGEN_OP inline void system_store(uint8_t* target, const Vec16& v) {
+KGEN_OP inline void st_relaxed_sys(uint8_t* target, const Vec16& v) {
     machine::store_mailbox(target, &v, sizeof v, false, KGEN_HERE);
 }
-KGEN_OP inline void system_store(uint8_t* target, const Vec8& v) {
+KGEN_OP inline void st_relaxed_sys(uint8_t* target, const Vec8& v) {
     machine::store_mailbox(target, &v, sizeof v, false, KGEN_HERE);
 }
-KGEN_OP inline void multicast_store(uint8_t* target, const Vec16& v) {
+KGEN_OP inline void multimem_st_relaxed_sys(uint8_t* target, const Vec16& v) {
     machine::store_mailbox(target, &v, sizeof v, true, KGEN_HERE);
 }
-KGEN_OP inline void multicast_store(uint8_t* target, const Vec8& v) {
+KGEN_OP inline void multimem_st_relaxed_sys(uint8_t* target, const Vec8& v) {
     machine::store_mailbox(target, &v, sizeof v, true, KGEN_HERE);
 }
 

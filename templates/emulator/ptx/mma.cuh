@@ -4,18 +4,19 @@
 
 struct Acc { float c[4]; };
 
-KGEN_OP inline void mma(Acc& d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+KGEN_OP inline void mma_m16n8k16(Acc& d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                 uint32_t b1) {
     const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
     machine::mma(d.c, a, b, KGEN_HERE);
 }
 
-KGEN_OP inline Vec16 load_matrix(SharedAddr row) {
+KGEN_OP inline Vec16 ldmatrix_x4(SharedAddr row) {
     Vec16 v;
     machine::load_matrix(v.word, row, false, KGEN_HERE);
     return v;
 }
 
-KGEN_OP inline Vec16 load_matrix_transposed(SharedAddr row) {
+KGEN_OP inline Vec16 ldmatrix_x4_trans(SharedAddr row) {
     Vec16 v;
     machine::load_matrix(v.word, row, true, KGEN_HERE);
     return v;

@@ -10,7 +10,7 @@ constexpr int kKvColumns = 512;
 struct KvWeights { Vec16 half[2]; };
 
 __device__ inline KvWeights load_kv_weights(const bf16* w_kva, int lane) {
-    return {load_constant16(w_kva + 16 * lane), load_constant16(w_kva + 16 * lane + 8)};
+    return {ld_global_nc_16(w_kva + 16 * lane), ld_global_nc_16(w_kva + 16 * lane + 8)};
 }
 
 // One lane's share of a row: latent columns 16 * lane .., two columns of k_pe.
@@ -21,8 +21,8 @@ struct KvRow {
 
 // The columns as they come, BF16.
 __device__ inline KvRow load_kv_row(const bf16* kv, int lane) {
-    return {{load_fresh16(kv + 16 * lane), load_fresh16(kv + 16 * lane + 8)},
-            load_fresh4(kv + kKvColumns + 2 * lane)};
+    return {{ld_global_cg_16(kv + 16 * lane), ld_global_cg_16(kv + 16 * lane + 8)},
+            ld_global_cg_4(kv + kKvColumns + 2 * lane)};
 }
 
 // RMSNorm of the latent; the sum is scaled and eps added in one FMA.
