@@ -44,7 +44,7 @@ def query(
     watchdog: int = 0,
     q_b_cp_async: bool = False,
 ) -> Kernel:
-    """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel (SPEC section 2)."""
+    """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel."""
 
 def query_norm(
     *,
@@ -62,7 +62,7 @@ def value(
     q: int = 1,
     release: bool = True,
 ) -> Kernel:
-    """W_UV and the sigmoid gate of the attention latent (SPEC section 4)."""
+    """W_UV and the sigmoid gate of the attention latent."""
 
 def gate(
     *,
@@ -72,7 +72,7 @@ def gate(
     q: int = 1,
     release: bool = True,
 ) -> Kernel:
-    """The sigmoid gate alone, after a batched GEMM with W_UV (SPEC section 4)."""
+    """The sigmoid gate alone, after a batched GEMM with W_UV."""
 
 def index_front(
     *,
@@ -82,7 +82,7 @@ def index_front(
     fp4: bool = False,
     release: bool = True,
 ) -> Kernel:
-    """The DSA indexer's front: queries, head weights and keys of its scoring (SPEC section 5)."""
+    """The DSA indexer's front: queries, head weights and keys of its scoring."""
 
 def query_wait(
     *,
@@ -95,7 +95,7 @@ def query_wait(
     watchdog: int = 0,
     release: bool = True,
 ) -> Kernel:
-    """The poll of the query mailbox alone, for a query kernel without ``poll`` (SPEC section 3)."""
+    """The poll of the query mailbox alone, for a query kernel without ``poll``."""
 
 def dcp_value(
     *,
@@ -109,4 +109,4 @@ def dcp_value(
     watchdog: int = 0,
     release: bool = True,
 ) -> Kernel:
-    """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes (SPEC section 3)."""
+    """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes."""

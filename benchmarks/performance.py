@@ -32,8 +32,8 @@ from kgen.codegen.schema import families
 
 @dataclass(frozen=True)
 class Target:
-    """What SPEC section 6 tells of a shape: microseconds a step of the original kernels and of
-    the prototypes."""
+    """What a shape is held to: microseconds a step of the original kernels and of hand-written
+    prototypes, by the method of docs/performance.md ("Steps on the GPU")."""
 
     heads: int
     batch: int
@@ -66,7 +66,7 @@ TARGETS = (
     Target(6, 8, 6.30, 2.82),
     Target(6, 64, 8.80, 6.0),
 )
-# SPEC section 6: microseconds a step of the original kernels of the other families.
+# The same of the original kernels of the other families.
 OTHERS = {
     "value-h8-b1": 1.98,
     "value-h8-b16": 2.11,

@@ -23,6 +23,7 @@ Named = str | PathLike[str] | Config  # a slug, a matrix file or a configuration
 _ABOUT = """{purpose}
 
     The kernel is packaged, cached, or compiled now. No GPU is touched before its first call.
+    docs/kernels.md says what it computes, and where it rounds.
 
     Parameters
     ----------

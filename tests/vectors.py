@@ -1,7 +1,7 @@
-"""The 75 stored cases as samples, with what SPEC's rule expects of their outputs.
+"""The 75 stored cases as samples, and what their outputs must hold.
 
-On a GPU q_c is right to the byte; elsewhere a reciprocal square root of another last bit flips a
-rounding now and then.
+The rules are those of docs/kernels.md, "When is a result right". On a GPU q_c is right to the byte;
+elsewhere a reciprocal square root of another last bit flips a rounding now and then.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 Command-line options, JSON Schema, the README's option table, the slug, the cache key's label and
 the plan's inputs are all derived from the models here; nothing repeats a field or a default.
+What the kernels of a family compute is said in docs/kernels.md, a section a family.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _ENOUGH_HEADS = Rule(
 
 
 class Query(Config):
-    """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel (SPEC section 2)."""
+    """RMSNorm, Q_B, W_UK absorption and the paged KV insert in one kernel."""
 
     kernel: ClassVar[str] = "query"
 
@@ -132,7 +133,7 @@ class QueryNorm(Config):
 
 
 class Value(Config):
-    """W_UV and the sigmoid gate of the attention latent (SPEC section 4)."""
+    """W_UV and the sigmoid gate of the attention latent."""
 
     kernel: ClassVar[str] = "value"
 
@@ -145,7 +146,7 @@ class Value(Config):
 
 
 class Gate(Config):
-    """The sigmoid gate alone, after a batched GEMM with W_UV (SPEC section 4)."""
+    """The sigmoid gate alone, after a batched GEMM with W_UV."""
 
     kernel: ClassVar[str] = "gate"
 
@@ -158,7 +159,7 @@ class Gate(Config):
 
 
 class IndexFront(Config):
-    """The DSA indexer's front: queries, head weights and keys of its scoring (SPEC section 5)."""
+    """The DSA indexer's front: queries, head weights and keys of its scoring."""
 
     kernel: ClassVar[str] = "index_front"
 
@@ -173,7 +174,7 @@ class IndexFront(Config):
 
 
 class QueryWait(Config):
-    """The poll of the query mailbox alone, for a query kernel without ``poll`` (SPEC section 3)."""
+    """The poll of the query mailbox alone, for a query kernel without ``poll``."""
 
     kernel: ClassVar[str] = "query_wait"
 
@@ -189,7 +190,7 @@ class QueryWait(Config):
 
 
 class DcpValue(Config):
-    """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes (SPEC section 3)."""
+    """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes."""
 
     kernel: ClassVar[str] = "dcp_value"
 
