@@ -206,11 +206,12 @@ class DcpValue(Config):
     rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS, _ENOUGH_HEADS)
 
 
-MODELS: tuple[type[Config], ...] = (
-    *(Query, QueryNorm, Value, Gate, IndexFront),
-    *(QueryWait, DcpValue),
-)
-KERNELS: dict[str, type[Config]] = {model.kernel: model for model in MODELS}
+# Every family that is defined above, in this order.
+KERNELS: dict[str, type[Config]] = {
+    model.kernel: model
+    for model in tuple(vars().values())
+    if isinstance(model, type) and issubclass(model, Config) and model is not Config
+}
 
 
 def model_of(kernel: str) -> type[Config]:
