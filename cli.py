@@ -123,13 +123,16 @@ def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> 
 def generate(slugs: tuple[str, ...], check: bool, output: Path | None) -> None:
     """Write CUDA source: of the kernels named to FOLDER, else what is committed.
 
-    Without a name that is the canonical kernels' source in generated/, and the stub of the calls.
+    Without a name that is the canonical kernels' source in generated/, the stub of the calls, and the
+    README's tables.
     """
+    from .codegen.commands import readme
     from .codegen.compiler import goldens
 
     if slugs and output is None:
         raise click.UsageError("name a folder for the kernels' source: -o FOLDER")
     wanted = goldens.files(output, slugs or goldens.SLUGS)
+    wanted |= {} if output else readme.renewed()
     if not check:
         touched = goldens.write(wanted)
         for path in touched:
@@ -238,15 +241,14 @@ def env(ctx: click.Context, table: bool, as_json: bool) -> None:
     """Show every setting, its value and where it is from."""
 
     from .codegen import settings
-    from .codegen.tables import aligned, markdown
+    from .codegen.commands import readme
+    from .codegen.tables import aligned
 
     values = setting_values(ctx)
     if as_json:
         print_json(values)
     elif table:
-        header = ("Setting", "Flag", "Default", "Meaning")
-        rows = ((f"`{v['name']}`", f"`{v['flag']}`", v["default"], v["doc"]) for v in values)
-        click.echo(markdown(header, rows))
+        click.echo(readme.settings_table())
     else:
         click.echo(aligned((v["name"], v["value"], v["from"]) for v in values))
     wrong = list(settings.problems())
