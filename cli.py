@@ -123,8 +123,8 @@ def plan(configs: tuple[Config, ...], archs: tuple[str, ...], as_json: bool) -> 
 def generate(slugs: tuple[str, ...], check: bool, output: Path | None) -> None:
     """Write CUDA source: of the kernels named to FOLDER, else what is committed.
 
-    Without a name that is the canonical kernels' source in generated/, the stub of the calls, and the
-    README's tables.
+    Without a name that is the canonical kernels' source in generated/, the stub of the calls, and
+    the README's tables.
     """
     from .codegen.commands import readme
     from .codegen.compiler import goldens
