@@ -50,7 +50,7 @@ void finish(const Copy& copy) {
     if (barrier.tx < -kMaxTx || (barrier.tx < 0 && !barrier.pending))
         return lost(copy.here, barrier.here, "CTA (%u, %u, %u): the mbarrier at %u gets more bytes than it expects", b.x, b.y, b.z,
                     copy.barrier);
-    Clocks clocks(3 * num_warps);
+    Clocks clocks(kParts * num_warps);
     clocks[copy.agent] = copy.clock;
     std::copy(copy.over.begin(), copy.over.end(), clocks.begin() + static_cast<long>(over(0)));
     join(barrier.clocks, clocks);
@@ -92,7 +92,8 @@ void issue(Copy copy, Address barrier, void* here) {
     if (!found->second.fenced) fault(here, found->second.here, "asynchronous bytes for an mbarrier whose initialisation no fence made visible");
     check_write(copy.target, copy.offset, copy.bytes, self->warp, here);
     mark_write(copy.target, copy.offset, copy.bytes, copy.agent, copy.clock, here);  // from now on nobody may read
-    copy.over.assign(self->warp->clocks.begin() + static_cast<long>(over(0)), self->warp->clocks.end());
+    const auto first = self->warp->clocks.begin() + static_cast<long>(over(0));
+    copy.over.assign(first, first + static_cast<long>(num_warps));
     pending.push_back(copy);
 }
 

@@ -27,6 +27,9 @@ void join(Clocks& into, const Clocks& from) {
 
 size_t over(int warp) { return 2 * num_warps + warp; }
 
+// Of what a warp or an engine wrote, what the asynchronous proxy sees too.
+size_t shown(int writer) { return 3 * num_warps + writer; }
+
 // All that `warp` has done so far is over, and whoever takes its clocks now knows.
 void settle(Warp* warp) { warp->clocks[over(warp->id)] = warp->clocks[warp->id]; }
 
@@ -42,10 +45,13 @@ void release_barrier(Barrier& barrier) {
     barrier.waiting.clear();
 }
 
+void check_wgmmas_over();  // wgmma.ipp
+
 void exit_thread() {
     Cta* cta = self->cta;
     for (auto& group : self->groups)
         if (!group.empty()) fault(group[0].here, nullptr, "exits with a cp.async that it never waited for");
+    check_wgmmas_over();
     self->done = true;
     --self->warp->live;
     --cta->live;

@@ -2,8 +2,9 @@
 //
 // Every access is checked against what ordered it: each warp has a vector clock, and so has the
 // asynchronous engine that works for it; barriers and mbarriers join them. What is not ordered is
-// reported, whether or not it went wrong this time. A clock of W warps has 3 W parts: what is seen of
-// the warps' writes, of their engines' writes, and which of their accesses are over. An asynchronous
+// reported, whether or not it went wrong this time. A clock of W warps has 5 W parts: what is seen of
+// the warps' writes, of their engines' writes, which of their accesses are over, and what of both kinds of
+// writes the asynchronous proxy sees. An asynchronous
 // store brings its own bytes and what was over when it was issued, not its thread's other writes.
 #include "scheduler.ipp"
 
@@ -21,6 +22,8 @@ extern "C" int machine_run(Launch* launches, int count) {
     pending.clear();
     pollers.clear();
     grids.clear();
+    tensors.clear();
+    warpgroups.clear();
     for (int i = 0; i < count; ++i) {
         grids.push_back({&launches[i], {}});
         for (int j = 0; j < launches[i].num_buffers; ++j)
@@ -124,7 +127,7 @@ void mbarrier_init(Address address, uint32_t arrivals, void* here) {
     const Place place = resolve(address, 8, here);
     Mbarrier barrier;
     barrier.count = barrier.pending = static_cast<int>(arrivals);
-    barrier.clocks.assign(3 * num_warps, 0);
+    barrier.clocks.assign(kParts * num_warps, 0);
     barrier.here = here;
     barrier.maker = self->warp->id;
     barrier.made = self->warp->clocks[self->warp->id];

@@ -28,6 +28,14 @@ uint32_t shuffle(uint32_t value, int source, void* here);
 void mma(float* d, const uint32_t* a, const uint32_t* b, void* here);
 void load_matrix(uint32_t* out, Address row, bool transposed, void* here);
 
+// Warpgroup MMAs, m64n48k16.
+void wgmma_fence(void* here);
+void wgmma_commit_group(void* here);
+void wgmma_wait_group(int groups, void* here);
+void wgmma_m64n48k16(float* d, const uint32_t* a, uint64_t b, void* here);
+void wgmma_take(const float* d, void* here);
+void fence_proxy_async(void* here);
+
 // mbarriers.
 void mbarrier_init(Address barrier, uint32_t arrivals, void* here);
 void mbarrier_init_fence(void* here);

@@ -1,6 +1,6 @@
 // The scheduler: whose turn it is, what is resident, and what a deadlock lacks. Part of machine.cpp.
 #pragma once
-#include "meetings.ipp"
+#include "wgmma.ipp"
 
 namespace {
 
@@ -71,7 +71,7 @@ void prepare_cluster(Cluster* cluster, uint32_t number) {
     cluster->number = number;
     cluster->barrier = {};
     for (auto& warp : cluster->warps) {
-        warp->clocks.assign(3 * num_warps, 0);
+        warp->clocks.assign(kParts * num_warps, 0);
         tick(warp.get());
         warp->ready = 0;
         warp->listed = false;

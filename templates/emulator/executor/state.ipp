@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +25,7 @@ using Clock = uint32_t;
 using Clocks = std::vector<Clock>;
 
 constexpr int kLanes = 32;
+constexpr size_t kParts = 5;  // of a clock: machine.cpp
 constexpr size_t kStack = 64 << 10;
 constexpr size_t kNear = 4096;  // bytes around an array that are taken for a miss of it
 constexpr int kMaxTx = 1 << 20;

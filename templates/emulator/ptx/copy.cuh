@@ -53,6 +53,9 @@ KGEN_OP inline void st_async(SharedAddr target, float a, float b, SharedAddr bar
     const float v[2] = {a, b};
     machine::store_remote(target, v, sizeof v, barrier, KGEN_HERE);
 }
+KGEN_OP inline void st_async(SharedAddr target, const Vec8& v, SharedAddr barrier) {
+    machine::store_remote(target, &v, sizeof v, barrier, KGEN_HERE);
+}
 KGEN_OP inline void st_async(SharedAddr target, const Vec16& v, SharedAddr barrier) {
     machine::store_remote(target, &v, sizeof v, barrier, KGEN_HERE);
 }

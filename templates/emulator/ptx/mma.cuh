@@ -21,3 +21,10 @@ KGEN_OP inline Vec16 ldmatrix_x4_trans(SharedAddr row) {
     machine::load_matrix(v.word, row, true, KGEN_HERE);
     return v;
 }
+
+KGEN_OP inline uint32_t movmatrix_trans(uint32_t pair) {
+    const int lane = static_cast<int>(machine::thread_index().x % 32), row = lane % 4 * 2, column = lane / 4;
+    const uint32_t upper = machine::shuffle(pair, row * 4 + column / 2, KGEN_HERE);
+    const uint32_t lower = machine::shuffle(pair, row * 4 + 4 + column / 2, KGEN_HERE);
+    return (upper >> column % 2 * 16 & 0xFFFF) | (lower >> column % 2 * 16 & 0xFFFF) << 16;
+}

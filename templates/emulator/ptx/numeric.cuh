@@ -14,6 +14,11 @@ inline uint16_t to_bf16(float value) {
 
 inline uint32_t to_bf16x2(float low, float high) { return to_bf16(low) | static_cast<uint32_t>(to_bf16(high)) << 16; }
 
+inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+    return to_bf16x2(__uint_as_float(a << 16) * __uint_as_float(b << 16),
+                     __uint_as_float(a & 0xFFFF0000u) * __uint_as_float(b & 0xFFFF0000u));
+}
+
 inline uint8_t to_e4m3(float value) {
     if (value != value) return 0x7F;
     const uint8_t sign = __float_as_uint(value) >> 31 << 7;
