@@ -30,7 +30,7 @@ def query(
     arch: str | None = None,
     heads: int,
     batch: int,
-    scheme: Literal["auto", "rows", "ksplit"] = "auto",
+    scheme: Literal["auto", "rows", "ksplit", "wgmma"] = "auto",
     dcp: int = 0,
     dsa: bool = False,
     fp8: bool = False,

@@ -25,6 +25,7 @@ class Target:
     bandwidth: float  # bytes/s that a copy reaches (measured on sm_90a, else the datasheet's)
     flops: float  # dense BF16 FLOP/s, datasheet
     multimem: bool  # stores to multicast addresses
+    wgmma: bool  # asynchronous MMAs of a warpgroup
 
 
 SMEM_RESERVED = 1024
@@ -32,10 +33,10 @@ SMEM_RESERVED = 1024
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("sm_90a", 9, 0, 232448, 233472, 65536, 4.3e12, 989e12, True),
-        Target("sm_100a", 10, 0, 232448, 233472, 65536, 8e12, 2250e12, True),
-        Target("sm_103a", 10, 3, 232448, 233472, 65536, 8e12, 2500e12, True),
-        Target("sm_120a", 12, 0, 101376, 102400, 65536, 1.8e12, 500e12, False),
+        Target("sm_90a", 9, 0, 232448, 233472, 65536, 4.3e12, 989e12, True, True),
+        Target("sm_100a", 10, 0, 232448, 233472, 65536, 8e12, 2250e12, True, False),
+        Target("sm_103a", 10, 3, 232448, 233472, 65536, 8e12, 2500e12, True, False),
+        Target("sm_120a", 12, 0, 101376, 102400, 65536, 1.8e12, 500e12, False, False),
     )
 }
 

@@ -10,7 +10,7 @@
 
 constexpr int kNumTokens = 8;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
-constexpr int kNumThreads = 288;  // 8 compute warps and the KV insert's warp
+constexpr int kNumThreads = 288;  
 constexpr int kCtasPerSm = 2;
 constexpr bool kDsa = false;  // the stock C++ form of the RMSNorm
 constexpr bool kStoreQc = false;
@@ -21,7 +21,7 @@ constexpr int kLoraColumns = 1536;  // q_a, the depth of Q_B
 constexpr int kHeadRows = 192;      // Q_B rows of a head: 128 nope, 64 rope
 constexpr int kQueryColumns = 576;  // 512 latent, 64 rope
 constexpr int kRowsPerCta = kHeadRows / kClusterSize;
-constexpr int kComputeWarps = kNumThreads / 32 - 1;
+constexpr int kComputeWarps = kNumThreads / 32 - 1;  // beside those of the KV insert alone
 constexpr int kComputeThreads = 32 * kComputeWarps;
 constexpr int kComputeBarrier = 1;  // block barrier of the compute warps
 
@@ -65,7 +65,7 @@ __device__ KvScale load_kv_scale(const Params& params) {
 }
 
 // Where the q_c row of `token` goes.
-__device__ bf16* q_c_row(const Params& params, int token) {
+[[maybe_unused]] __device__ bf16* q_c_row(const Params& params, int token) {
     return nullptr;
 }
 
@@ -90,18 +90,32 @@ __device__ void end_step() {
     if constexpr (kLate) griddepcontrol_wait();
 }
 
+// A token's row on its way into the cache.
+struct KvInsert {
+    int64_t slot;  // negative: nowhere
+    KvRow row;
+};
+
+__device__ KvInsert load_kv_insert(const Params& params, int token, int lane) {
+    return {ld_global_cg_s64(params.slots + token),
+            load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane)};
+}
+
+__device__ void store_kv_insert(const Params& params, KvInsert& insert, const KvWeights& weights, KvScale scale, int lane) {
+    if (insert.slot < 0) return;
+    normalise(insert.row, weights, params.eps);
+    uint8_t* page = params.cache + insert.slot / params.page_size * params.page_stride;
+    store_kv_row(page + insert.slot % params.page_size * kKvRowBytes, insert.row, scale, lane);
+}
+
 // The KV insert's warp: the rows of this tile are dealt over all of its CTAs.
-__device__ void insert_kv(const Params& params, int first, int count, int cta, int lane) {
+[[maybe_unused]] __device__ void insert_kv(const Params& params, int first, int count, int cta, int lane) {
     const KvWeights weights = load_kv_weights(params.w_kva, lane);
     const KvScale scale = load_kv_scale(params);
     start_step();
     for (int token = first + cta; token < first + count; token += gridDim.y * kClusterSize) {
-        const int64_t slot = ld_global_cg_s64(params.slots + token);
-        KvRow row = load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane);
-        if (slot < 0) continue;
-        normalise(row, weights, params.eps);
-        uint8_t* page = params.cache + slot / params.page_size * params.page_stride;
-        store_kv_row(page + slot % params.page_size * kKvRowBytes, row, scale, lane);
+        KvInsert insert = load_kv_insert(params, token, lane);
+        store_kv_insert(params, insert, weights, scale, lane);
     }
     end_step();
 }
@@ -129,13 +143,13 @@ __device__ void publish(const Params& params, int64_t offset, const Piece& piece
 }
 
 // A thread's pair of latent columns on its way: [tokens, 64] at `stage` in shared memory.
-__device__ void stage_pair(uint8_t* stage, int token, int column, float low, float high, float scale) {
+[[maybe_unused]] __device__ void stage_pair(uint8_t* stage, int token, int column, float low, float high, float scale) {
     *reinterpret_cast<Packed<Query>::Pair*>(stage + (token * kUkColumns + column) * sizeof(Query)) =
         to_query_pair<Query>(low, high, scale);
 }
 
 // All of the CTA's latent columns of the tile, as staged.
-__device__ void publish_latent(const Params& params, SharedAddr stage, int first, int count, int head, int part) {
+[[maybe_unused]] __device__ void publish_latent(const Params& params, SharedAddr stage, int first, int count, int head, int part) {
     constexpr int kPieces = kUkColumns * sizeof(Query) / 16;  // of a token
     for (int i = threadIdx.x; i < count * kPieces; i += kComputeThreads) {
         const int64_t column = part * kUkColumns * sizeof(Query) + i % kPieces * 16;

@@ -21,6 +21,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], Schedule | None]] = {
     "rows9": ("query", {"heads": 1, "batch": 9, "scheme": "rows"}, None),
     "kpair": ("query", {"heads": 2, "batch": 9, "dsa": True}, None),
     "ksplit": ("query", {"heads": 1, "batch": 20}, Schedule("ksplit", 32, 8)),
+    "wgmma": ("query", {"heads": 1, "batch": 40, "scheme": "wgmma"}, None),
     "norm": ("query_norm", {"batch": 2}, None),
     "value": ("value", {"heads": 1, "batch": 5}, None),
     "gate": ("gate", {"heads": 1, "batch": 3}, None),

@@ -47,11 +47,11 @@ def test_every_query_plans(batches: range) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("scheme", ["auto", "rows", "ksplit"])
+@pytest.mark.parametrize("scheme", ["auto", "rows", "ksplit", "wgmma"])
 def test_every_target_and_scheme(scheme: str, name: str) -> None:
     for batch in range(1, 257):
         config = Query.model_validate({"heads": 128, "batch": batch, "scheme": scheme})
-        if (name, scheme) == ("sm_120a", "ksplit"):
+        if (name, scheme) == ("sm_120a", "ksplit") or (scheme == "wgmma" and name != "sm_90a"):
             with pytest.raises(PlanError):
                 plan(config, name)
             continue
@@ -61,7 +61,7 @@ def test_every_target_and_scheme(scheme: str, name: str) -> None:
 
 
 def test_every_form() -> None:
-    assert {made.scheme for made in forms()} >= {"rows", "ksplit"}
+    assert {made.scheme for made in forms()} >= {"rows", "ksplit", "wgmma"}
     for made in forms():
         check(made)
 
@@ -81,6 +81,30 @@ def test_the_table_of_the_default_target(batch: int, schedule: Schedule) -> None
     assert plan(Query(heads=8, batch=batch)).schedule == schedule
     on_small = plan(Query(heads=8, batch=batch), "sm_120a")
     assert on_small.schedule == Schedule("rows", 8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "tiles"),
+    [(1, 16, 1), (16, 16, 1), (17, 32, 1), (33, 64, 1), (65, 64, 2), (256, 64, 4)],
+)
+def test_a_cluster_takes_all_tokens_that_wgmma_has_room_for(
+    batch: int, tokens: int, tiles: int
+) -> None:
+    made = plan(Query(heads=6, batch=batch, scheme="wgmma"))
+    assert (made.tokens, made.k_splits, made.grid) == (tokens, 4, (8, 6, tiles))
+    assert (made.threads, made.ctas_per_sm) == (256, 2)
+
+
+@pytest.mark.parametrize("fields", [{"dsa": True}, {"dsa": True, "fp8": True}])
+def test_wgmma_never_forms_q_c(fields: dict[str, bool]) -> None:
+    config = families.make("query", {"heads": 8, "batch": 16, "scheme": "wgmma", **fields})
+    with pytest.raises(PlanError, match="scheme: got 'wgmma'; it is for FP8 queries that store no"):
+        plan(config)
+
+
+def test_wgmma_is_an_instruction_of_one_target() -> None:
+    with pytest.raises(PlanError, match="scheme: got 'wgmma'; sm_100a has no wgmma; allowed are"):
+        plan(Query(heads=8, batch=16, scheme="wgmma"), "sm_100a")
 
 
 def test_a_schedule_overrides_the_table() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from kgen.codegen.verify import tolerance
-from kgen.codegen.verify.expected import Expected, key_bytes
+from kgen.codegen.verify.expected import Expected
+from kgen.codegen.verify.families.index_front import key_bytes
 from kgen.codegen.verify.samples import Sample
 
 from .conftest import DATA

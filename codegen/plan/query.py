@@ -16,13 +16,15 @@ from .model import Plan, Region, Schedule, Work, code_name, stack, work
 from .params import Array, Axis, ParamTable, Scalar, itemsize, num_rows
 
 CLUSTER = 8
-COMPUTE_THREADS, KV_THREADS = 256, 32
+COMPUTE_THREADS = 256
 UK_BYTES = NOPE * 2 * KV_LORA // CLUSTER  # w_uk's 64 columns of a CTA
 NOPE_PITCH = 2 * NOPE + 16
+_STAGED_UK = NOPE * 2 * 128  # w_uk's 128 columns of a CTA that absorbs half of the tokens
 
 ROWS = Schedule("rows", 8)
 KPAIR = Schedule("ksplit", 16, 2)
 KSPLIT = Schedule("ksplit", 32, 8)
+WGMMA16, WGMMA32, WGMMA64 = (Schedule("wgmma", tokens, 4) for tokens in (16, 32, 64))
 
 # Which schedule serves a batch: the first whose bound is not below it. Measured on an H200
 # (docs/performance.md); the same on the other datacenter parts until measured there. Of the
@@ -37,6 +39,7 @@ SCHEDULES: dict[str, tuple[tuple[int, Schedule], ...]] = {
 _FORCED: dict[str, tuple[tuple[int, Schedule], ...]] = {
     "rows": ((256, ROWS),),
     "ksplit": ((32, KPAIR), (256, KSPLIT)),
+    "wgmma": ((16, WGMMA16), (32, WGMMA32), (256, WGMMA64)),
 }
 
 # Fields that no machine code depends on: heads are the grid's y, but mailboxes have rows of them.
@@ -59,9 +62,12 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
     options: dict[str, dict[str, bool | int | str]] = {
         "rows": {"q_b_cp_async": config.q_b_cp_async},
         "ksplit": {"k_splits": schedule.k_splits},
+        "wgmma": {"k_splits": schedule.k_splits, "x_slots": _x_slots(schedule), "piece": "Vec16"},
     }
     form = form_of(config)
     variant = _VARIANTS[schedule.scheme, schedule.k_splits]
+    if schedule.scheme == "wgmma":
+        _check_wgmma(config, chip)
     return Plan(
         config=config,
         target=chip,
@@ -70,7 +76,7 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
         code=code_name(config, schedule, _LAUNCH_DATA if not config.dcp else _DCP_LAUNCH_DATA),
         grid=(CLUSTER, config.heads, ceil(config.batch / schedule.tokens)),
         cluster=CLUSTER,
-        threads=COMPUTE_THREADS + KV_THREADS,
+        threads=COMPUTE_THREADS + 32 * variant.kv_warps,
         smem=variant.smem(schedule),
         params=_query_params(config),
         constants={
@@ -78,11 +84,12 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "kv_header": form.kv_header,
             "kv_scale": form.kv_scale,
             "dsa": config.dsa,
-            "store_qc": config.dsa and config.store_qc,
+            "store_qc": _stores_qc(config),
             "late": config.late,
             "release": config.release,
             "transport": config.transport,
             "poll": config.poll,
+            "kv_warps": variant.kv_warps,
             **(mailbox_constants(config) if config.dcp else {"dcp": 0}),
             **options[schedule.scheme],
         },
@@ -95,6 +102,18 @@ def _check_transport(config: Query, chip: Target) -> None:
     if config.dcp and config.transport == "multicast" and not chip.multimem:
         allowed = f"{chip.name} has no multicast stores (multimem); allowed is unicast"
         raise PlanError("transport", "multicast", allowed)
+
+
+def _check_wgmma(config: Query, chip: Target) -> None:
+    if not chip.wgmma:
+        raise PlanError("scheme", "wgmma", f"{chip.name} has no wgmma; allowed are rows, ksplit")
+    if form_of(config).query != "e4m3" or _stores_qc(config):
+        allowed = "it is for FP8 queries that store no q_c, which it never forms"
+        raise PlanError("scheme", "wgmma", allowed)
+
+
+def _stores_qc(config: Query) -> bool:
+    return config.dsa and config.store_qc
 
 
 def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
@@ -143,12 +162,34 @@ def _kpair_smem(schedule: Schedule) -> tuple[Region, ...]:
     )
 
 
+def _x_slots(schedule: Schedule) -> int:
+    """Chunks of 64 columns of x that lie in shared memory: all six, or as many as w_uk's place has
+    room for."""
+    return min(Q_LORA // schedule.k_splits // 64, _STAGED_UK // (schedule.tokens * 128))
+
+
+def _wgmma_smem(schedule: Schedule) -> tuple[Region, ...]:
+    tokens, splits = schedule.tokens, schedule.k_splits
+    rows, columns = HEAD_ROWS * splits // CLUSTER, Q_LORA // splits
+    return stack(
+        ("weights", rows * 2 * columns, f"w_qb [{rows}, {columns}] BF16; products, nope after"),
+        ("x", _STAGED_UK, f"x [{_x_slots(schedule)} chunks, {tokens}, 64] BF16; w_uk before"),
+        ("sums", tokens * 16, f"sums of squares [{tokens // splits}, 16] FP32"),
+        ("w_qa", 2 * columns, f"w_qa [{columns}] BF16"),
+        ("w_kva", 2 * KV_LORA, f"w_kva [{KV_LORA}] BF16"),
+        ("kv", 2 * 2 * (PACKED - Q_LORA), "KV rows as they come [2 warps, 576] BF16"),
+        ("barriers", 4 * 8, "mbarriers"),
+    )
+
+
 @dataclass(frozen=True)
 class Variant:
-    """A template, and the shared memory that it needs under a schedule."""
+    """A template, the shared memory that it needs under a schedule, and how many warps do nothing
+    but the KV insert."""
 
     template: str
     smem: Callable[[Schedule], tuple[Region, ...]]
+    kv_warps: int = 1
 
 
 # By scheme and k_splits: which template serves a schedule.
@@ -156,6 +197,7 @@ _VARIANTS: dict[tuple[str, int], Variant] = {
     ("rows", 1): Variant("query/rows.cu.j2", _rows_smem),
     ("ksplit", 2): Variant("query/kpair.cu.j2", _kpair_smem),
     ("ksplit", 8): Variant("query/ksplit.cu.j2", _ksplit_smem),
+    ("wgmma", 4): Variant("query/wgmma.cu.j2", _wgmma_smem, kv_warps=0),
 }
 
 
@@ -228,7 +270,7 @@ def _query_params(config: Query) -> ParamTable:
         role="out",
         doc="query: 512 latent, 64 rope columns a head",
     )
-    q_c = (q_c_rows(),) if config.dsa and config.store_qc else ()
+    q_c = (q_c_rows(),) if _stores_qc(config) else ()
     return ParamTable(
         arrays=(
             *(packed_row(), *weights, cache, slots, *scales, out, *q_c),
@@ -246,7 +288,7 @@ def _query_work(config: Query, chip: Target) -> Work:
     weights = 2 * (heads * (HEAD_ROWS * Q_LORA + NOPE * KV_LORA) + Q_LORA + KV_LORA)
     read = 2 * (PACKED) + 8
     written = form.row_bytes + (QUERY) * heads * itemsize(form.query)
-    if config.dsa and config.store_qc:
+    if _stores_qc(config):
         written += 2 * Q_LORA
     mailbox = batch * config.dcp * heads * (QUERY) * itemsize(form.query)
     flops = 2 * batch * heads * (HEAD_ROWS * Q_LORA + NOPE * KV_LORA)

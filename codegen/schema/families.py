@@ -73,7 +73,7 @@ class Query(Config):
     heads: Heads
     batch: Batch
     scheme: Annotated[
-        Literal["auto", "rows", "ksplit"],
+        Literal["auto", "rows", "ksplit", "wgmma"],
         Field(description="how a cluster splits Q_B; auto asks the target's table"),
     ] = "auto"
     dcp: Annotated[
@@ -119,7 +119,7 @@ class Query(Config):
             lambda c: c.dcp * c.heads,
         ),
         needs("watchdog", "needs dcp and poll", lambda c: c.dcp and c.poll),
-        needs("q_b_cp_async", "belongs to the rows scheme", lambda c: c.scheme != "ksplit"),
+        needs("q_b_cp_async", "belongs to the rows scheme", lambda c: c.scheme in ("auto", "rows")),
     )
 
 

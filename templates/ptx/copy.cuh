@@ -89,6 +89,11 @@ __device__ inline void st_async(SharedAddr target, float a, float b, SharedAddr 
                  ::"r"(target), "f"(a), "f"(b), "r"(barrier) : "memory");
 }
 
+__device__ inline void st_async(SharedAddr target, const Vec8& v, SharedAddr barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];"
+                 ::"r"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(barrier) : "memory");
+}
+
 __device__ inline void st_async(SharedAddr target, const Vec16& v, SharedAddr barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];"
                  ::"r"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]),

@@ -33,3 +33,10 @@ __device__ inline Vec16 ldmatrix_x4_trans(SharedAddr row) {
                  : "r"(row) : "memory");
     return v;
 }
+
+// The 8 x 8 matrix whose row g, columns 2t and 2t + 1 are in each lane, transposed.
+__device__ inline uint32_t movmatrix_trans(uint32_t pair) {
+    uint32_t transposed;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+    return transposed;
+}

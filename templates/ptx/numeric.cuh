@@ -18,6 +18,13 @@ __device__ inline uint32_t to_bf16x2(float low, float high) {
     return pair;
 }
 
+// Two BF16 products, each rounded once to nearest even.
+__device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t pair;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+    return pair;
+}
+
 // Two FP32 values as saturated E4M3 (NaN gives 0x7F), `low` in the low byte.
 __device__ inline uint16_t to_e4m3x2(float low, float high) {
     uint16_t pair;

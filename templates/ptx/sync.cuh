@@ -6,7 +6,7 @@ using SharedAddr = uint32_t;  // an address in the shared window, this CTA's or 
 
 // The CTA's dynamic shared memory.
 __device__ inline uint8_t* dynamic_shared() {
-    extern __shared__ __align__(128) uint8_t storage[];
+    extern __shared__ __align__(1024) uint8_t storage[];
     return storage;
 }
 
@@ -37,6 +37,12 @@ __device__ inline void bar_sync() {
     asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
+// The same where the barrier depends on the warp.
+template <int threads>
+__device__ inline void bar_sync(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(threads) : "memory");
+}
+
 __device__ inline void mbarrier_init(SharedAddr barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -48,6 +54,12 @@ __device__ inline void fence_mbarrier_init() {
 
 __device__ inline void mbarrier_arrive(SharedAddr barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrive on a peer's barrier, ordering nothing but what this thread has consumed.
+// NOTE: a release at cluster scope waits for every global access on its way.
+__device__ inline void mbarrier_arrive_relaxed_cluster(SharedAddr barrier) {
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Arrive on a peer's barrier; what this thread has read and written comes before.
@@ -75,6 +87,9 @@ __device__ inline bool mbarrier_try_wait_parity(SharedAddr barrier, uint32_t par
 __device__ inline void mbarrier_wait(SharedAddr barrier, uint32_t parity) {
     while (!mbarrier_try_wait_parity(barrier, parity)) {}
 }
+
+// What this thread knows to be in shared memory is there for the asynchronous proxy too (wgmma, bulk copies).
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Wait until the grids before this one in the chain are complete and their writes visible.
 __device__ inline void griddepcontrol_wait() {

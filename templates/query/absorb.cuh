@@ -63,3 +63,30 @@ __device__ inline Acc absorb16(SharedAddr nope, const UkFragments& w, int lane) 
     for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
     return even;
 }
+
+// w_uk of one warp's 16 latent columns, which are the M side, so that eight tokens suffice on the N side.
+struct UkColumns { Vec16 step[kNopeColumns / 16]; };
+
+__device__ inline UkColumns load_uk_columns(SharedAddr staged, int piece, int lane) {
+    UkColumns w;
+#pragma unroll
+    for (int k = 0; k < kNopeColumns / 16; ++k)
+        w.step[k] = ldmatrix_x4_trans(uk_piece(staged, 16 * k + lane / 16 * 8 + lane % 8, piece + lane / 8 % 2));
+    return w;
+}
+
+// Eight tokens of `tokens` times a warp's 16 latent columns. Of each 16 nope columns `nope` has, token by token, four
+// lanes' columns 2t, 2t + 1, 2t + 8, 2t + 9; of token g's latent columns a lane gets these as well, BF16.
+template <int tokens>
+__device__ inline void absorb_columns(uint32_t (&latent)[2], SharedAddr nope, const UkColumns& w_uk, int lane) {
+    Acc even = {}, odd = {};
+#pragma unroll
+    for (int k = 0; k < kNopeColumns / 16; ++k) {
+        const Vec8 x = ld_shared_8(nope + 32 * (k * tokens + lane / 4) + 8 * (lane % 4));
+        const Vec16& w = w_uk.step[k];
+        mma_m16n8k16(k % 2 ? odd : even, w.word[0], w.word[1], w.word[2], w.word[3], x.word[0], x.word[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        latent[i] = movmatrix_trans(to_bf16x2(even.c[2 * i] + odd.c[2 * i], even.c[2 * i + 1] + odd.c[2 * i + 1]));
+}

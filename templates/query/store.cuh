@@ -7,12 +7,17 @@ template <class Query> struct Packed;
 template <> struct Packed<e4m3> { using Pair = uint16_t; using Eight = Vec8; };
 template <> struct Packed<bf16> { using Pair = uint32_t; using Eight = Vec16; };
 
+// Two values that are BF16 already.
 template <class Query>
-__device__ inline typename Packed<Query>::Pair to_query_pair(float low, float high, float scale) {
-    const uint32_t pair = to_bf16x2(low, high);
+__device__ inline typename Packed<Query>::Pair scale_pair(uint32_t pair, float scale) {
     if constexpr (sizeof(Query) == 2) return pair;
     const Pair v = multiply(from_bf16x2(pair), {scale, scale});
     return to_e4m3x2(v.low, v.high);
+}
+
+template <class Query>
+__device__ inline typename Packed<Query>::Pair to_query_pair(float low, float high, float scale) {
+    return scale_pair<Query>(to_bf16x2(low, high), scale);
 }
 
 // Eight values that are BF16 already.
