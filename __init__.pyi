@@ -30,13 +30,13 @@ def query(
     arch: str | None = None,
     heads: int,
     batch: int,
-    scheme: Literal["auto", "rows", "ksplit", "wgmma"] = "auto",
+    scheme: Literal["auto", "folded", "rows", "ksplit", "wgmma"] = "auto",
     dcp: int = 0,
     dsa: bool = False,
     fp8: bool = False,
     nvfp4: bool = False,
     late: bool = False,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
     store_qc: bool = True,
     poll: bool = True,
     transport: Literal["multicast", "unicast"] = "multicast",
@@ -50,7 +50,7 @@ def query_norm(
     *,
     arch: str | None = None,
     batch: int,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
 ) -> Kernel:
     """The q_c rows alone, for a DSA query kernel that does not store them."""
 
@@ -60,7 +60,7 @@ def value(
     heads: int,
     batch: int,
     q: int = 1,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
 ) -> Kernel:
     """W_UV and the sigmoid gate of the attention latent."""
 
@@ -70,7 +70,7 @@ def gate(
     heads: int,
     batch: int,
     q: int = 1,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
 ) -> Kernel:
     """The sigmoid gate alone, after a batched GEMM with W_UV."""
 
@@ -80,7 +80,7 @@ def index_front(
     batch: int,
     mx: bool = False,
     fp4: bool = False,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
 ) -> Kernel:
     """The DSA indexer's front: queries, head weights and keys of its scoring."""
 
@@ -93,7 +93,7 @@ def query_wait(
     q_heads: int = 0,
     bf16: bool = False,
     watchdog: int = 0,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
 ) -> Kernel:
     """The poll of the query mailbox alone, for a query kernel without ``poll``."""
 
@@ -107,6 +107,6 @@ def dcp_value(
     q_heads: int = 0,
     bf16: bool = False,
     watchdog: int = 0,
-    release: bool = True,
+    release: Literal["auto", "start", "wait", "end"] | bool = "auto",
 ) -> Kernel:
     """A DCP layer's tail: send, merge by LSE, W_UV, gate, re-arm the mailboxes."""

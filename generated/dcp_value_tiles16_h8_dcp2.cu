@@ -6,6 +6,7 @@
 #include "value/sigmoid.cuh"
 #include "ptx/mailbox.cuh"
 #include "ptx/mma.cuh"
+#include "release.cuh"
 
 constexpr int kNumHeads = 8;
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
@@ -13,7 +14,7 @@ constexpr int kClusterSize = 4;  // CTAs that share one head
 constexpr int kNumThreads = 128;
 constexpr int kCtasPerSm = 2;
 constexpr int kTokensPerRequest = 1;
-constexpr bool kRelease = true;
+constexpr Release kRelease = Release::wait;
 constexpr int kRanks = 2;
 constexpr int kMailboxHeads = 16;  // rows of a token in the query mailbox
 constexpr int kMailboxRow = 576 * 1;    // bytes
@@ -161,6 +162,7 @@ __device__ void merge(Vec16 (&merged)[kPieces], const Params& params, int token,
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
+    if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     uint8_t* const storage = dynamic_shared();
     const SharedAddr weights = shared_addr(storage) + kSmemWeights, latent = shared_addr(storage) + kSmemLatent;
     const SharedAddr partials = shared_addr(storage) + kSmemPartials;
@@ -194,7 +196,7 @@ void kgen_dcp_value_tiles16_h8_dcp2(const __grid_constant__ Params params) {
     }
     barrier_cluster_wait();
     griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
 
     send_rows(params, first, count, cta * kWarps + warp, lane);
     refill_queries(params, first, count, cta * kNumThreads + threadIdx.x);

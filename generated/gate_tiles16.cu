@@ -1,12 +1,13 @@
 // gate_tiles16: the sigmoid gate of W_UV's outputs, which a batched GEMM left head by head.
 #include "value/sigmoid.cuh"
+#include "release.cuh"
 
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 1;
 constexpr int kNumThreads = 256;
 constexpr int kCtasPerSm = 2;
 constexpr int kTokensPerRequest = 1;
-constexpr bool kRelease = true;
+constexpr Release kRelease = Release::wait;
 
 constexpr int kValueColumns = 128;
 constexpr int kPieces = kValueColumns / 8;  // threads of a row
@@ -27,10 +28,11 @@ static_assert(sizeof(Params) == 64, "the host packs 64 bytes");
 
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_gate_tiles16(const __grid_constant__ Params params) {
+    if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     const int head = blockIdx.y, row = blockIdx.z * kNumTokens + threadIdx.x / kPieces;
     const int piece = threadIdx.x % kPieces * 8, output = head * kValueColumns + piece;
     griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
     if (row >= params.num_rows) return;
 
     const Vec16 value = ld_global_cg_16(params.values + head * params.values_stride + row * kValueColumns + piece);

@@ -6,6 +6,7 @@
 // of the tokens. Two exchanges: sums of squares to all, partial products to the owner of the tokens.
 #include "index_front/key.cuh"
 #include "ptx/mma.cuh"
+#include "release.cuh"
 
 constexpr int kNumTokens = 32;  // token rows of a CTA's tile
 constexpr int kClusterSize = 4;  // CTAs that share one head
@@ -13,7 +14,7 @@ constexpr int kNumThreads = 288;  // 8 compute warps and the keys' warp
 constexpr int kCtasPerSm = 2;
 constexpr bool kMx = false;  // key scales as UE8M0 bytes
 constexpr bool kFp4 = false;  // MXFP4 queries and keys
-constexpr bool kRelease = true;
+constexpr Release kRelease = Release::wait;
 
 constexpr int kLoraColumns = 1536;
 constexpr int kNumHeads = 32;
@@ -48,7 +49,7 @@ namespace {
 __device__ void insert_keys(const Params& params, int first, int count, int cta, int lane) {
     const KeyNorm norm = load_key_norm(params.norm_w, params.norm_b, lane);
     griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
     for (int token = first + cta; token < first + count; token += kNumHeads * kClusterSize) {
         const int64_t slot = ld_global_cg_s64(params.slots + token);
         const Vec8 key = ld_global_cg_8(params.projected + token * params.projected_stride + params.key + 4 * lane);
@@ -206,6 +207,7 @@ __device__ float store_query(const Params& params, const float (&y)[4], int64_t 
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_index_front_ksplit32x4(const __grid_constant__ Params params) {
+    if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -229,7 +231,7 @@ void kgen_index_front_ksplit32x4(const __grid_constant__ Params params) {
     for (int i = 0; i < kPieces; ++i) w_qa[i] = ld_global_nc_16(params.w_qa + column + 8 * kTokenLanes * i);
     barrier_cluster_wait();
     griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
 
     const int token = threadIdx.x / kTokenLanes;
     const SharedAddr place = smem.x() + token * kPitch + threadIdx.x % kTokenLanes * 16;

@@ -7,6 +7,7 @@
 #include "query/absorb.cuh"
 #include "query/kv/fp8_ds_mla.cuh"
 #include "query/store.cuh"
+#include "release.cuh"
 
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
@@ -15,7 +16,7 @@ constexpr int kCtasPerSm = 2;
 constexpr bool kDsa = true;  // the stock C++ form of the RMSNorm
 constexpr bool kStoreQc = true;
 constexpr bool kLate = true;
-constexpr bool kRelease = true;
+constexpr Release kRelease = Release::start;
 
 constexpr int kLoraColumns = 1536;  // q_a, the depth of Q_B
 constexpr int kHeadRows = 192;      // Q_B rows of a head: 128 nope, 64 rope
@@ -76,11 +77,11 @@ __device__ Query* query_row(const Params& params, int token, int head) {
     return params.out + token * params.out_stride + head * kQueryColumns;
 }
 
-// Wait for the grids before this one, then let the next one start. A late kernel runs beside the grid
-// before it and waits at its end, so that what follows still waits for both.
+// Wait for the grids before this one; the next one may start now, if it has not yet. A late kernel runs
+// beside the grid before it and waits at its end, so that what follows still waits for both.
 __device__ void start_step() {
     if constexpr (!kLate) griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
 }
 
 __device__ void end_step() {
@@ -98,7 +99,8 @@ __device__ KvInsert load_kv_insert(const Params& params, int token, int lane) {
             load_kv_row(params.qkv + token * params.qkv_stride + kLoraColumns, lane)};
 }
 
-__device__ void store_kv_insert(const Params& params, KvInsert& insert, const KvWeights& weights, KvScale scale, int lane) {
+__device__ void store_kv_insert(const Params& params, KvInsert& insert, const KvWeights& weights, KvScale scale,
+                                int lane) {
     if (insert.slot < 0) return;
     normalise(insert.row, weights, params.eps);
     uint8_t* page = params.cache + insert.slot / params.page_size * params.page_stride;
@@ -311,6 +313,7 @@ __device__ Vec16 add_received(const Vec16& mine, const Vec16& theirs, int lane) 
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_query_ksplit16x2_dsa_late(const __grid_constant__ Params params) {
+    if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,12 +1,13 @@
 // query_norm_row1: the normalised q_a rows, q_c = bf16((x * rr) * w_qa), one CTA a row.
 #include "math/norm.cuh"
+#include "release.cuh"
 
 constexpr int kNumTokens = 1;
 constexpr int kNumThreads = 192;
 constexpr int kClusterSize = 1;
 constexpr int kCtasPerSm = 2;
 constexpr int kSmemSums = 0;
-constexpr bool kRelease = true;
+constexpr Release kRelease = Release::wait;
 
 constexpr int kLoraColumns = 1536;
 constexpr int kWarps = kNumThreads / 32;
@@ -27,6 +28,7 @@ static_assert(sizeof(Params) == 48, "the host packs 48 bytes");
 
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_query_norm_row1(const __grid_constant__ Params params) {
+    if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     uint8_t* const storage = dynamic_shared();
     float* sums = reinterpret_cast<float*>(storage + kSmemSums);
     const int row = blockIdx.x, column = 8 * threadIdx.x;
@@ -34,7 +36,7 @@ void kgen_query_norm_row1(const __grid_constant__ Params params) {
     // Before the wait: the weight only.
     const Vec16 w_qa = ld_global_nc_16(params.w_qa + column);
     griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
     if (row >= params.num_rows) return;
 
     const Vec16 x = ld_global_cg_16(params.qkv + row * params.qkv_stride + column);

@@ -4,13 +4,14 @@
 // 512 latent columns, with its share of W_UV in registers before the wait.
 #include "value/sigmoid.cuh"
 #include "ptx/mma.cuh"
+#include "release.cuh"
 
 constexpr int kNumTokens = 16;  // token rows of a CTA's tile
 constexpr int kClusterSize = 1;
 constexpr int kNumThreads = 128;
 constexpr int kCtasPerSm = 2;
 constexpr int kTokensPerRequest = 1;
-constexpr bool kRelease = true;
+constexpr Release kRelease = Release::wait;
 constexpr int kSmemWeights = 0;
 constexpr int kSmemPartials = 34816;
 constexpr int kSmemBarrier = 43008;
@@ -43,6 +44,7 @@ static_assert(sizeof(Params) == 80, "the host packs 80 bytes");
 
 extern "C" __global__ __launch_bounds__(kNumThreads, kCtasPerSm)
 void kgen_value_tiles16(const __grid_constant__ Params params) {
+    if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     uint8_t* const storage = dynamic_shared();
     const SharedAddr weights = shared_addr(storage) + kSmemWeights, partials = shared_addr(storage) + kSmemPartials;
     const SharedAddr barrier = shared_addr(storage) + kSmemBarrier;
@@ -69,7 +71,7 @@ void kgen_value_tiles16(const __grid_constant__ Params params) {
         w[i / kBlocks][i % kBlocks] = ld_shared_16(
             weights + (lane / 4 + i / kBlocks * 8) * kWeightPitch + 2 * (column + i % kBlocks * 32));
     griddepcontrol_wait();
-    if constexpr (kRelease) griddepcontrol_launch_dependents();
+    if constexpr (kRelease == Release::wait) griddepcontrol_launch_dependents();
 
     // A thread finishes four outputs of one row: its gate and length come with the latent.
     const int row = first + threadIdx.x / 8, output = head * kValueColumns + first_output + threadIdx.x % 8 * 4;

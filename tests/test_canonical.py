@@ -32,7 +32,7 @@ OTHERS = (
     "query-h8-b64-no_release",
     "query-h8-b8-dsa-late",
 )
-BULK = ("query/rows.cu.j2", "query/kpair.cu.j2")  # Q_B comes by bulk copies
+BULK = ("query/folded.cu.j2", "query/rows.cu.j2", "query/kpair.cu.j2")  # Q_B comes by bulk copies
 
 
 def built(slugs: tuple[str, ...], arch: str) -> list[Artifact]:
@@ -103,7 +103,7 @@ def meant(made: Plan) -> dict[str, int]:
     roles = 1 + is_query  # the KV insert's warp waits and releases for itself
     expected = {
         "ACQBULK": roles,  # griddepcontrol.wait
-        "PREEXIT": roles if made.constants["release"] else 0,  # .launch_dependents
+        "PREEXIT": int(made.release != "end"),  # .launch_dependents
     }
     if is_query:
         bulk = made.template in BULK and not made.constants.get("q_b_cp_async", False)

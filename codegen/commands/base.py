@@ -20,6 +20,7 @@ from .flags import narrate, quiet_flag, setting_flags
 if TYPE_CHECKING:
     from ..schema import Config, Option
 
+OFF = "no_"  # what the name of a switch begins with that turns a field off
 INTERRUPTED = 130  # the exit code of what SIGINT ends
 
 
@@ -75,7 +76,8 @@ class ConfigCommand(Command):
         derived = config_params(tuple(KERNELS.values()))
         values = {str(param.name): ctx.params.pop(str(param.name)) for param in derived}
         slugs, kernel = values.pop("slugs"), values.pop("kernel")
-        given = {name: value for name, value in values.items() if value is not None}
+        named = ((name.removeprefix(OFF), value) for name, value in values.items())
+        given = {name: value for name, value in named if value is not None}
         found = self.select(slugs, kernel, given)
         if ctx.params.pop(str(_SKIP.name), False):
             found = self.legal(found)
@@ -175,7 +177,17 @@ def config_params(models: tuple[type[Config], ...]) -> tuple[click.Parameter, ..
         help="kernel family [default: all that one decode step needs]",
     )
     slugs = click.Argument(["slugs"], nargs=-1, metavar="[SLUG|MATRIX.toml]...")
-    return (slugs, families, *map(_field_option, fields.values()))
+    offs = (_off_switch(option) for option in fields.values() if option.off)
+    return (slugs, families, *map(_field_option, fields.values()), *offs)
+
+
+def _off_switch(option: Option) -> click.Option:
+    """The switch that names the choice ``option.off``, as it would turn a boolean field off."""
+    dashed = option.name.replace("_", "-")
+    text = f"--{dashed} {option.off}"
+    return click.Option(
+        [f"--no-{dashed}", OFF + option.name], flag_value=option.off, default=None, help=text
+    )
 
 
 def _field_option(option: Option) -> click.Option:

@@ -21,6 +21,8 @@ DIFF_LINES = 20
 # The canonical configurations, one a source: those whose source is committed.
 SLUGS = (
     "query-h8-b8",
+    "query-h8-b8-scheme.folded",
+    "query-h8-b8-scheme.folded-dsa-fp8",
     "query-h8-b16",
     "query-h8-b64",
     "query-h8-b8-dsa",

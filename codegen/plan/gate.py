@@ -35,6 +35,6 @@ def plan(config: Gate, chip: Target, schedule: Schedule | None) -> Plan:
         threads=THREADS,
         smem=(),
         params=gated(config, values),
-        constants={"q": config.q, "release": config.release},
+        constants={"q": config.q},
         work=work(batch * (heads * 6 * V + 4), 0, chip),
     )

@@ -96,7 +96,7 @@ def plan(config: IndexFront, chip: Target, schedule: Schedule | None) -> Plan:
         threads=32 * WARPS + KEY_THREADS,
         smem=variant.smem,
         params=_params(config, form),
-        constants={"mx": config.mx, "fp4": config.fp4, "release": config.release},
+        constants={"mx": config.mx, "fp4": config.fp4},
         work=work(
             weights + batch * (read + written), 2 * batch * INDEX_HEADS * INDEX_DIM * Q_LORA, chip
         ),

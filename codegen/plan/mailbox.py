@@ -74,5 +74,4 @@ def beside_constants(config: QueryWait | DcpValue) -> dict[str, bool | int | str
     return {
         **mailbox_constants(config),
         "value_bytes": itemsize(query_dtype(config)),
-        "release": config.release,
     }

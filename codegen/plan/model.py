@@ -9,6 +9,7 @@ from typing import Any
 from ..schema import Config
 from ..targets import SMEM_RESERVED, Target
 from .params import ParamTable
+from .release import auto_release, release_of
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ class Plan:
         return self.schedule.scheme
 
     @property
+    def release(self) -> str:
+        """When the next kernel of a chain may start: ``start``, ``wait`` or ``end``."""
+        return release_of(self.config, self.scheme)
+
+    @property
     def tokens(self) -> int:
         return self.schedule.tokens
 
@@ -112,6 +118,7 @@ class Plan:
             "cluster_size": self.cluster,
             "num_threads": self.threads,
             "ctas_per_sm": self.ctas_per_sm,
+            "release": self.release,
             **{f"smem_{region.name}": region.offset for region in self.smem},
             **self.constants,
         }
@@ -131,7 +138,11 @@ def code_name(config: Config, schedule: Schedule, launch_data: Collection[str] =
     ``config`` that machine code depends on, all but those that are ``launch_data``."""
     splits = f"x{schedule.k_splits}" if schedule.k_splits > 1 else ""
     cut = f"{schedule.scheme}{schedule.tokens}{splits}"
-    return "_".join((config.kernel, cut, *config.tokens(launch_data))).replace(".", "_")
+    release = release_of(config, schedule.scheme)
+    if release == auto_release(config, schedule.scheme):
+        release = "auto"
+    named = config.model_copy(update={"release": release})
+    return "_".join((config.kernel, cut, *named.tokens(launch_data))).replace(".", "_")
 
 
 def work(moved: int, flops: int, target: Target) -> Work:

@@ -21,6 +21,7 @@ UK_BYTES = NOPE * 2 * KV_LORA // CLUSTER  # w_uk's 64 columns of a CTA
 NOPE_PITCH = 2 * NOPE + 16
 _STAGED_UK = NOPE * 2 * 128  # w_uk's 128 columns of a CTA that absorbs half of the tokens
 
+FOLDED = Schedule("folded", 8)
 ROWS = Schedule("rows", 8)
 KPAIR = Schedule("ksplit", 16, 2)
 KSPLIT = Schedule("ksplit", 32, 8)
@@ -37,6 +38,7 @@ SCHEDULES: dict[str, tuple[tuple[int, Schedule], ...]] = {
     "sm_120a": ((256, ROWS),),
 }
 _FORCED: dict[str, tuple[tuple[int, Schedule], ...]] = {
+    "folded": ((256, FOLDED),),
     "rows": ((256, ROWS),),
     "ksplit": ((32, KPAIR), (256, KSPLIT)),
     "wgmma": ((16, WGMMA16), (32, WGMMA32), (256, WGMMA64)),
@@ -60,6 +62,7 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
         allowed = f"belongs to the rows scheme; batch {config.batch} uses {schedule.scheme} here"
         raise ConfigError("q_b_cp_async", True, allowed)
     options: dict[str, dict[str, bool | int | str]] = {
+        "folded": {},
         "rows": {"q_b_cp_async": config.q_b_cp_async},
         "ksplit": {"k_splits": schedule.k_splits},
         "wgmma": {"k_splits": schedule.k_splits, "x_slots": _x_slots(schedule), "piece": "Vec16"},
@@ -86,7 +89,6 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "dsa": config.dsa,
             "store_qc": _stores_qc(config),
             "late": config.late,
-            "release": config.release,
             "transport": config.transport,
             "poll": config.poll,
             "kv_warps": variant.kv_warps,
@@ -114,6 +116,28 @@ def _check_wgmma(config: Query, chip: Target) -> None:
 
 def _stores_qc(config: Query) -> bool:
     return config.dsa and config.store_qc
+
+
+def _folded_smem(schedule: Schedule) -> tuple[Region, ...]:
+    tokens, warps = schedule.tokens, COMPUTE_THREADS // 32
+    rows, nope = HEAD_ROWS // CLUSTER, NOPE // CLUSTER
+    return stack(
+        (
+            "weights",
+            rows * (2 * Q_LORA + 64),
+            f"w_qb [{rows}, 1536] BF16; x [{tokens}, 1536] after",
+        ),
+        ("uk", UK_BYTES, "w_uk [128, 64] BF16"),
+        ("partials", warps * nope * tokens * 4, f"[{warps} warps, {nope}, {tokens}] FP32"),
+        (
+            "rope",
+            warps * (rows - nope) * tokens * 4,
+            f"[{warps} warps, {rows - nope}, {tokens}] FP32",
+        ),
+        ("nope", tokens * NOPE_PITCH, f"[{tokens}, 128] BF16"),
+        ("sums", tokens * CLUSTER * 4, f"sums of squares [{tokens}, {CLUSTER} CTAs] FP32"),
+        ("barriers", 6 * 8, "mbarriers"),
+    )
 
 
 def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
@@ -194,6 +218,7 @@ class Variant:
 
 # By scheme and k_splits: which template serves a schedule.
 _VARIANTS: dict[tuple[str, int], Variant] = {
+    ("folded", 1): Variant("query/folded.cu.j2", _folded_smem),
     ("rows", 1): Variant("query/rows.cu.j2", _rows_smem),
     ("ksplit", 2): Variant("query/kpair.cu.j2", _kpair_smem),
     ("ksplit", 8): Variant("query/ksplit.cu.j2", _ksplit_smem),

@@ -33,6 +33,6 @@ def plan(config: QueryNorm, chip: Target, schedule: Schedule | None) -> Plan:
             ),
             scalars=step_scalars(config.batch),
         ),
-        constants={"release": config.release},
+        constants={},
         work=work(2 * Q_LORA + 4 * Q_LORA * config.batch, 0, chip),
     )

@@ -78,6 +78,6 @@ def plan(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
             ("barrier", 8, "mbarrier"),
         ),
         params=gated(config, latent, w_uv_of(config)),
-        constants={"q": config.q, "release": config.release},
+        constants={"q": config.q},
         work=work(2 * heads * V * KV_LORA + batch * token, 2 * batch * heads * V * KV_LORA, chip),
     )

@@ -97,6 +97,7 @@ class Option:
     high: int | None
     doc: str
     alias: str  # of the slug
+    off: str = ""  # the choice that ``--no-NAME``, ``no_NAME`` in a slug and False name too
 
     @property
     def flag(self) -> str:
@@ -139,6 +140,7 @@ def _option(name: str, info: FieldInfo) -> Option:
         high=bounds.get("le"),
         doc=info.description or "",
         alias=str(extra.get("slug", name)),
+        off=str(extra.get("off", "")),
     )
 
 
@@ -152,7 +154,9 @@ def _token(option: Option, value: Any) -> Iterator[str]:
     """How a slug tells of a field's value: not at all where that is the default."""
     if not option.required and value == option.default:
         return
-    if option.type is bool:
+    if option.off and value == option.off:
+        yield f"no_{option.alias}"
+    elif option.type is bool:
         yield option.alias if value else f"no_{option.alias}"
     else:
         yield f"{option.alias}.{value}" if option.type is str else f"{option.alias}{value}"
@@ -193,6 +197,8 @@ def read_token(model: type[Config], slug: str, token: str) -> tuple[str, Any]:
     for option in options(model):
         if option.type is bool and token in (option.alias, f"no_{option.alias}"):
             return option.name, token == option.alias
+        if option.off and token == f"no_{option.alias}":
+            return option.name, option.off
         if option.type is str and token.startswith(f"{option.alias}."):
             return option.name, token[len(option.alias) + 1 :]
         if option.type is int and (match := re.fullmatch(rf"{option.alias}(0|[1-9][0-9]*)", token)):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ..errors import ConfigError
 from .config import Config, Option, Rule, needs, options, read_token, validate
@@ -33,8 +33,15 @@ Batch = Annotated[
         json_schema_extra={"slug": "b"},
     ),
 ]
+_RELEASES = {True: "auto", False: "end"}  # as a switch would have it
 Release = Annotated[
-    bool, Field(description="launch dependents right after the wait for the previous kernel")
+    Literal["auto", "start", "wait", "end"],
+    BeforeValidator(lambda value: _RELEASES[value] if isinstance(value, bool) else value),
+    Field(
+        description="when the next kernel may start: at this one's start, after its wait for the"
+        " previous one, at its end; auto: as is fastest; --no-release: end",
+        json_schema_extra={"off": "end"},
+    ),
 ]
 
 
@@ -73,7 +80,7 @@ class Query(Config):
     heads: Heads
     batch: Batch
     scheme: Annotated[
-        Literal["auto", "rows", "ksplit", "wgmma"],
+        Literal["auto", "folded", "rows", "ksplit", "wgmma"],
         Field(description="how a cluster splits Q_B; auto asks the target's table"),
     ] = "auto"
     dcp: Annotated[
@@ -87,7 +94,7 @@ class Query(Config):
     late: Annotated[
         bool, Field(description="with dsa: wait for the previous kernel at the end")
     ] = False
-    release: Release = True
+    release: Release = "auto"
     store_qc: Annotated[bool, Field(description="with dsa: also store the normalised q_c rows")] = (
         True
     )
@@ -120,6 +127,16 @@ class Query(Config):
         ),
         needs("watchdog", "needs dcp and poll", lambda c: c.dcp and c.poll),
         needs("q_b_cp_async", "belongs to the rows scheme", lambda c: c.scheme in ("auto", "rows")),
+        Rule(
+            "scheme",
+            "folded needs an FP8 query (dense, or dsa with fp8) and no dcp",
+            lambda c: c.scheme != "folded" or ((c.fp8 or not c.dsa) and not c.dcp),
+        ),
+        Rule(
+            "release",
+            "with late it is auto, start or end: there is no wait at the kernel's start",
+            lambda c: not (c.late and c.release == "wait"),
+        ),
     )
 
 
@@ -129,7 +146,7 @@ class QueryNorm(Config):
     kernel: ClassVar[str] = "query_norm"
 
     batch: Batch
-    release: Release = True
+    release: Release = "auto"
 
 
 class Value(Config):
@@ -140,7 +157,7 @@ class Value(Config):
     heads: Heads
     batch: Batch
     q: TokensPerRequest = 1
-    release: Release = True
+    release: Release = "auto"
 
     rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS,)
 
@@ -153,7 +170,7 @@ class Gate(Config):
     heads: Heads
     batch: Batch
     q: TokensPerRequest = 1
-    release: Release = True
+    release: Release = "auto"
 
     rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS,)
 
@@ -166,7 +183,7 @@ class IndexFront(Config):
     batch: Batch
     mx: Annotated[bool, Field(description="key scales as UE8M0 bytes")] = False
     fp4: Annotated[bool, Field(description="MXFP4 queries and keys")] = False
-    release: Release = True
+    release: Release = "auto"
 
     rules: ClassVar[tuple[Rule, ...]] = (
         needs("mx", "excludes fp4, whose scales are UE8M0 anyway", lambda c: not c.fp4),
@@ -184,7 +201,7 @@ class QueryWait(Config):
     q_heads: MailboxHeads = 0
     bf16: Bf16Mailbox = False
     watchdog: Watchdog = 0
-    release: Release = True
+    release: Release = "auto"
 
     rules: ClassVar[tuple[Rule, ...]] = (_ENOUGH_HEADS,)
 
@@ -201,7 +218,7 @@ class DcpValue(Config):
     q_heads: MailboxHeads = 0
     bf16: Bf16Mailbox = False
     watchdog: Watchdog = 0
-    release: Release = True
+    release: Release = "auto"
 
     rules: ClassVar[tuple[Rule, ...]] = (_WHOLE_REQUESTS, _ENOUGH_HEADS)
 

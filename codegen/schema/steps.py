@@ -38,6 +38,9 @@ def kernels(
         When a field is set that no kernel of the step has.
     """
     front = ("index_front",) * bool(point.get("dsa"))
+    if point.get("late") and point.get("release") == "start":
+        text = "with late the index_front before the query triggers after its wait: auto, or end"
+        raise ConfigError("release", "start", text)
     named = ("query", *front, "value")
     for name, value in point.items():
         if not any(name in model_of(kernel).model_fields for kernel in named):

@@ -36,7 +36,8 @@ def _call(model: type[Config]) -> Iterator[str]:
 
 def _type(option: Option) -> str:
     choices = ", ".join(f'"{choice}"' for choice in option.choices)
-    return f"Literal[{choices}]" if choices else option.type.__name__
+    kind = f"Literal[{choices}]" if choices else option.type.__name__
+    return f"{kind} | bool" if option.off else kind
 
 
 def _default(option: Option) -> str:

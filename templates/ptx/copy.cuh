@@ -78,6 +78,14 @@ __device__ inline void cp_async_bulk(SharedAddr target, const void* source, uint
         ::"r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// The same to this place in every CTA of the cluster whose bit is in `ranks`, each counted on its own barrier.
+__device__ inline void cp_async_bulk_multicast(SharedAddr target, const void* source, uint32_t bytes,
+                                               SharedAddr barrier, uint16_t ranks) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+        ::"r"(target), "l"(source), "r"(bytes), "r"(barrier), "h"(ranks) : "memory");
+}
+
 // Stores from registers into a peer's shared memory, counted on the peer's `barrier`.
 __device__ inline void st_async(SharedAddr target, float v, SharedAddr barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"

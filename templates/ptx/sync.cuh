@@ -91,6 +91,22 @@ __device__ inline void mbarrier_wait(SharedAddr barrier, uint32_t parity) {
 // What this thread knows to be in shared memory is there for the asynchronous proxy too (wgmma, bulk copies).
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The same where threads of other CTAs arrive, whose reads and writes this thread acquires.
+__device__ inline void mbarrier_wait_acquire_cluster(SharedAddr barrier, uint32_t parity) {
+    uint32_t done = 0;
+    while (!done) {
+        asm volatile(
+            "{ .reg .pred p;\n"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    }
+}
+
+// A mark for profilers.
+// NOTE: ptxas moves no arithmetic across it, which it does across every barrier and wait.
+__device__ inline void pmevent() { asm volatile("pmevent 0;" ::: "memory"); }
+
 // Wait until the grids before this one in the chain are complete and their writes visible.
 __device__ inline void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");

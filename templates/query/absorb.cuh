@@ -35,18 +35,18 @@ __device__ inline UkFragments load_uk_fragments(SharedAddr staged, int warp, int
     return w;
 }
 
-// Eight tokens: the upper half of the 16-row tile is zero.
+// Eight tokens, in four chains: the upper half of the 16-row tile is zero.
 __device__ inline Acc absorb8(SharedAddr nope, const UkFragments& w, int lane) {
-    Acc even = {}, odd = {};
+    Acc acc[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const Vec16 x = ldmatrix_x4(nope + (lane % 8) * kNopePitch + 64 * i + 16 * (lane / 8));
-        mma_m16n8k16(even, x.word[0], 0, x.word[1], 0, w.pair[i].word[0], w.pair[i].word[1]);
-        mma_m16n8k16(odd, x.word[2], 0, x.word[3], 0, w.pair[i].word[2], w.pair[i].word[3]);
+        mma_m16n8k16(acc[i % 2 * 2], x.word[0], 0, x.word[1], 0, w.pair[i].word[0], w.pair[i].word[1]);
+        mma_m16n8k16(acc[i % 2 * 2 + 1], x.word[2], 0, x.word[3], 0, w.pair[i].word[2], w.pair[i].word[3]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) even.c[i] += odd.c[i];
-    return even;
+    for (int i = 0; i < 4; ++i) acc[0].c[i] = (acc[0].c[i] + acc[1].c[i]) + (acc[2].c[i] + acc[3].c[i]);
+    return acc[0];
 }
 
 // Sixteen tokens.

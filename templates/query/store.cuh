@@ -44,3 +44,13 @@ template <class Query>
 __device__ inline void store_query8(Query* target, const Vec16& v, float scale) {
     *reinterpret_cast<typename Packed<Query>::Eight*>(target) = to_query8<Query>(v, scale);
 }
+
+// The eight values of this thread's octet, rounded to BF16, in every lane of the octet.
+__device__ inline Vec16 gather_octet(float value, int lane) {
+    const float other = __shfl_xor_sync(0xFFFFFFFFu, value, 1);
+    const uint32_t pair = lane & 1 ? to_bf16x2(other, value) : to_bf16x2(value, other);
+    Vec16 v;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v.word[i] = __shfl_sync(0xFFFFFFFFu, pair, (lane & ~7) + 2 * i);
+    return v;
+}

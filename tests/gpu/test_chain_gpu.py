@@ -85,12 +85,11 @@ def lines(array: Any) -> Any:
 class Chain:
     """Launches of rounds: qkv is written late, the query runs, its outputs are copied away."""
 
-    def __init__(self, heads: int, batch: int, release: bool, rounds: int) -> None:
+    def __init__(self, heads: int, batch: int, scheme: str, release: str, rounds: int) -> None:
         import cupy
 
-        self.kernel = api.kernel(
-            families.make("query", {"heads": heads, "batch": batch, "release": release})
-        )
+        fields = {"heads": heads, "batch": batch, "scheme": scheme, "release": release}
+        self.kernel = api.kernel(families.make("query", fields))
         self.copy = slow_copy()
         self.inputs = [cases.fresh(heads, batch)]
         for seed in range(1, SEEDS):
@@ -142,14 +141,16 @@ class Chain:
         )
 
 
-SHAPES = ((2, 8), (8, 16), (8, 33))  # one for each schedule of the table
+# One for each schedule.
+SHAPES = ((2, 8, "folded"), (2, 8, "rows"), (8, 16, "ksplit"), (8, 33, "ksplit"))
+RELEASES = ("start", "wait", "end")
 
 
-@pytest.mark.parametrize("release", [True, False])
-@pytest.mark.parametrize(("heads", "batch"), SHAPES)
-def test_chain_in_a_stream(heads: int, batch: int, release: bool) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("heads", "batch", "scheme"), SHAPES)
+def test_chain_in_a_stream(heads: int, batch: int, scheme: str, release: str) -> None:
     cupy = pytest.importorskip("cupy")
-    chain = Chain(heads, batch, release, ROUNDS)
+    chain = Chain(heads, batch, scheme, release, ROUNDS)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         chain.launch()
@@ -157,11 +158,11 @@ def test_chain_in_a_stream(heads: int, batch: int, release: bool) -> None:
     assert chain.wrong() == []
 
 
-@pytest.mark.parametrize("release", [True, False])
-@pytest.mark.parametrize(("heads", "batch"), SHAPES)
-def test_chain_in_a_graph(heads: int, batch: int, release: bool) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("heads", "batch", "scheme"), SHAPES)
+def test_chain_in_a_graph(heads: int, batch: int, scheme: str, release: str) -> None:
     cupy = pytest.importorskip("cupy")
-    chain = Chain(heads, batch, release, CAPTURED)
+    chain = Chain(heads, batch, scheme, release, CAPTURED)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()

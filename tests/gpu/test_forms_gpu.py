@@ -179,13 +179,15 @@ class Chain:
 SHAPES = ((2, 8), (8, 16), (8, 33))  # one for each schedule of the table
 
 
-def late(heads: int, batch: int, release: bool) -> Plan:
+def late(heads: int, batch: int, release: str) -> Plan:
     fields = {"heads": heads, "batch": batch, "dsa": True, "late": True, "release": release}
     return plan(families.make("query", fields), nvml.default_arch())
 
 
-def late_rounds(kernel: api.Kernel, *reader: str) -> tuple[list[int], list[int]]:
-    """Rounds in which a ``reader`` of the query, or of a slow kernel beside it, read wrong values.
+def late_rounds(
+    kernel: api.Kernel, *reader: str, neighbour: tuple[str, ...] = ("wait", "release")
+) -> tuple[list[int], list[int]]:
+    """Rounds in which a ``reader`` of the query, or of a slow ``neighbour``, read wrong values.
 
     In each round one kernel writes the packed rows; a slow one then triggers its dependents after
     its own wait and writes an array of its own; the query runs beside it; a reader follows.
@@ -195,7 +197,7 @@ def late_rounds(kernel: api.Kernel, *reader: str) -> tuple[list[int], list[int]]
     config: Any = kernel.plan.config
     chain = Chain(kernel, config.heads, config.batch)
     first = copier("kgen_write", "release", "wait", "idle", "copy")
-    beside = copier("kgen_beside", "wait", "release", "idle", "copy")
+    beside = copier("kgen_beside", *neighbour, "idle", "copy")
     after = copier("kgen_read", *reader)
     numbers = cupy.arange(ROUNDS * 64, dtype=np.int32).reshape(ROUNDS, 64)
     other, others = cupy.full(64, -1, np.int32), cupy.full((ROUNDS, 64), -1, np.int32)
@@ -212,24 +214,31 @@ def late_rounds(kernel: api.Kernel, *reader: str) -> tuple[list[int], list[int]]
 
 @pytest.mark.parametrize(("heads", "batch"), SHAPES)
 def test_late_beside_a_slow_kernel(heads: int, batch: int) -> None:
-    kernel = uncached.kernel(late(heads, batch, True))
+    kernel = uncached.kernel(late(heads, batch, "start"))
     assert late_rounds(kernel, "release", "wait", "copy") == ([], [])
 
 
 @pytest.mark.parametrize(("heads", "batch"), SHAPES)
 def test_late_without_release_before_an_early_reader(heads: int, batch: int) -> None:
-    assert late_rounds(uncached.kernel(late(heads, batch, False)), "copy", "wait") == ([], [])
+    assert late_rounds(uncached.kernel(late(heads, batch, "end")), "copy", "wait") == ([], [])
 
 
 def test_a_late_kernel_runs_beside_and_its_last_wait_is_needed() -> None:
     """Without that wait the early reader finds what the slow kernel has not written yet."""
-    made = late(2, 8, False)
+    made = late(2, 8, "end")
     source = render.render(made)
     wait = "if constexpr (kLate) griddepcontrol_wait();"
     assert source.text.count(wait) == 1
     hasty = uncached.kernel(made, replace(source, text=source.text.replace(wait, "")))
     wrong, stale = late_rounds(hasty, "copy", "wait")
     assert wrong == [] and stale
+
+
+def test_a_late_kernel_after_one_that_releases_at_its_start_reads_too_early() -> None:
+    """The precondition of ``late``: the kernel before it triggers after its own wait."""
+    hasty = ("release", "wait")
+    wrong, _ = late_rounds(uncached.kernel(late(2, 8, "end")), "wait", "copy", neighbour=hasty)
+    assert wrong
 
 
 def early_reads(fields: dict[str, Any]) -> list[int]:
@@ -250,7 +259,7 @@ def early_reads(fields: dict[str, Any]) -> list[int]:
 @pytest.mark.parametrize(("heads", "batch"), SHAPES)
 def test_release_off_lets_a_reader_read_before_its_wait(heads: int, batch: int, form: str) -> None:
     fields = {"heads": heads, "batch": batch, **cases.FORMS[form]}
-    assert early_reads(fields | {"release": False}) == []
+    assert early_reads(fields | {"release": "end"}) == []
 
 
 def test_release_on_does_not() -> None:

@@ -111,8 +111,8 @@ def test_the_sweep_has_every_batch_and_form_in_both_schemes() -> None:
     assert {(s, b, f) for s in VARIANTS for b in EVERY_FORM for f in FORMS} <= set(SWEEP)
 
 
-@pytest.mark.parametrize("release", [True, False])
-def test_the_planned_kernels(release: bool) -> None:
+@pytest.mark.parametrize("release", ["start", "wait", "end"])
+def test_the_planned_kernels(release: str) -> None:
     for batch in (8, 32):
         config = families.make("index_front", {"batch": batch, "release": release})
         outcome = gpu.verify(config, seed=batch)

@@ -34,6 +34,10 @@ KGEN_OP inline void mbarrier_arrive_expect_tx(SharedAddr barrier, uint32_t bytes
 KGEN_OP inline void mbarrier_wait(SharedAddr barrier, uint32_t parity) {
     machine::mbarrier_wait(barrier, parity, KGEN_HERE);
 }
+KGEN_OP inline void mbarrier_wait_acquire_cluster(SharedAddr barrier, uint32_t parity) {
+    machine::mbarrier_wait(barrier, parity, KGEN_HERE);
+}
+inline void pmevent() {}
 
 KGEN_OP inline void fence_proxy_async() { machine::fence_proxy_async(KGEN_HERE); }
 
