@@ -9,7 +9,10 @@ from typing import Any
 from ..schema import Config
 from ..targets import SMEM_RESERVED, Target
 from .params import ParamTable
-from .release import auto_release, release_of
+
+# What `auto` of `release` means, by family and scheme, as measured on an H200 (docs/performance.md); all others do best after the
+# wait. An index_front must not trigger before its wait: a late query may follow it.
+_AUTO = {("query", "folded"): "start"}
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,19 @@ def stack(*pieces: tuple[str, int, str]) -> tuple[Region, ...]:
         start = regions[-1].offset + regions[-1].size if regions else 0
         regions.append(Region(name, start, -(-size // 16) * 16, doc))
     return tuple(regions)
+
+
+def auto_release(config: Config, scheme: str) -> str:
+    """The mode that ``auto`` stands for: ``start`` or ``wait``."""
+    if getattr(config, "late", False):
+        return "start"  # there is no wait at its start
+    return _AUTO.get((config.kernel, scheme), "wait")
+
+
+def release_of(config: Any, scheme: str) -> str:
+    """The mode of ``config``, a family's: ``start``, ``wait`` or ``end``."""
+    auto = auto_release(config, scheme)
+    return auto if config.release == "auto" else str(config.release)
 
 
 def code_name(config: Config, schedule: Schedule, launch_data: Collection[str] = ("batch",)) -> str:

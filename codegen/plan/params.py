@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ..dims import PACKED, Q_LORA
+
 ANY = -1  # an axis whose extent is free
 
 # Logical dtype -> (C++ element type, itemsize in bytes)
@@ -102,6 +104,35 @@ class Scalar:
 def num_rows(batch: int) -> Scalar:
     """How many token rows a launch has."""
     return Scalar("num_rows", "i32", default=batch, low=0, high=batch, doc="token rows")
+
+
+def packed_row() -> Array:
+    """The packed projection row that the query kernels read."""
+    return Array(
+        "qkv",
+        "bf16",
+        (Axis(rows=True, stride="qkv_stride"), Axis(PACKED, at_least=True)),
+        doc="packed projection rows: q_a, kv_a, k_pe, what follows",
+    )
+
+
+def q_c_rows() -> Array:
+    """The normalised q_a rows, an output."""
+    return Array(
+        "q_c",
+        "bf16",
+        (Axis(rows=True, stride="q_c_stride"), Axis(Q_LORA)),
+        role="out",
+        doc="normalised q_a rows",
+    )
+
+
+def step_scalars(batch: int) -> tuple[Scalar, Scalar]:
+    """What every kernel takes by value."""
+    return (
+        Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorms"),
+        num_rows(batch),
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..targets import Target
 from .forms import form_of
 from .mailbox import mailbox_constants, sent_query, sent_scalars
 from .model import Plan, Region, Schedule, Work, code_name, stack, work
-from .params import Array, Axis, ParamTable, Scalar, itemsize, num_rows
+from .params import Array, Axis, ParamTable, itemsize, packed_row, q_c_rows, step_scalars
 
 CLUSTER = 8
 COMPUTE_THREADS = 256
@@ -224,35 +224,6 @@ _VARIANTS: dict[tuple[str, int], Variant] = {
     ("ksplit", 8): Variant("query/ksplit.cu.j2", _ksplit_smem),
     ("wgmma", 4): Variant("query/wgmma.cu.j2", _wgmma_smem, kv_warps=0),
 }
-
-
-def packed_row() -> Array:
-    """The packed projection row that the query kernels read."""
-    return Array(
-        "qkv",
-        "bf16",
-        (Axis(rows=True, stride="qkv_stride"), Axis(PACKED, at_least=True)),
-        doc="packed projection rows: q_a, kv_a, k_pe, what follows",
-    )
-
-
-def q_c_rows() -> Array:
-    """The normalised q_a rows, an output."""
-    return Array(
-        "q_c",
-        "bf16",
-        (Axis(rows=True, stride="q_c_stride"), Axis(Q_LORA)),
-        role="out",
-        doc="normalised q_a rows",
-    )
-
-
-def step_scalars(batch: int) -> tuple[Scalar, Scalar]:
-    """What every kernel takes by value."""
-    return (
-        Scalar("eps", "f32", default=1e-6, low=0.0, doc="of the RMSNorms"),
-        num_rows(batch),
-    )
 
 
 def _query_params(config: Query) -> ParamTable:

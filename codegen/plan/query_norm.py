@@ -6,8 +6,7 @@ from ..dims import Q_LORA
 from ..schema import QueryNorm
 from ..targets import Target
 from .model import Plan, Schedule, code_name, stack, work
-from .params import Array, Axis, ParamTable
-from .query import packed_row, q_c_rows, step_scalars
+from .params import Array, Axis, ParamTable, packed_row, q_c_rows, step_scalars
 
 THREADS = Q_LORA // 8  # 16 bytes a thread
 
