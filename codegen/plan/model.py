@@ -10,8 +10,9 @@ from ..schema import Config
 from ..targets import SMEM_RESERVED, Target
 from .params import ParamTable
 
-# What `auto` of `release` means, by family and scheme, as measured on an H200 (docs/performance.md); all others do best after the
-# wait. An index_front must not trigger before its wait: a late query may follow it.
+# What `auto` of `release` means, by family and scheme, measured on an H200 (docs/performance.md);
+# all others do best after the wait. An index_front must not trigger before its wait: a late query
+# may follow it.
 _AUTO = {("query", "folded"): "start"}
 
 
