@@ -68,6 +68,13 @@ def f32(values: F64 | float) -> F64:
     return np.asarray(values, np.float32).astype(np.float64)
 
 
+def next_f32(values: F64, steps: int) -> F64:
+    """The FP32 values ``steps`` above those nearest to ``values``; only positive ones move."""
+    near = values.astype(np.float32)
+    bits = near.view(np.int32) + np.int32(steps)
+    return np.where((near > 0) & (near < np.inf), bits.view(np.float32), near).astype(np.float64)
+
+
 def bytes_of(values: F64, dtype: type[np.generic] | str) -> Bytes:
     """The memory of ``values`` converted to ``dtype``, as bytes along the last axis."""
     return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)

@@ -1,6 +1,6 @@
 """The NumPy reference of the query kernels: the specification as code (docs/kernels.md).
 
-Float64 inside; the only roundings are those that the kernels are specified to make. BF16 arrays
+Sums in float64; the only roundings are those that the kernels are specified to make. BF16 arrays
 go in and out as uint16 bit patterns, FP8 as uint8.
 """
 
@@ -20,6 +20,7 @@ from .formats import (
     f32,
     from_bf16,
     from_e4m3,
+    next_f32,
     pack_nibbles,
     pow2_at_or_above,
     round_bf16,
@@ -39,11 +40,12 @@ class QueryOutputs:
     q_c: Bits16
 
 
-def rms_norm(x: F64, weight: Bits16, eps: float) -> F64:
-    """``bf16((x * rr) * weight)`` with ``rr = 1 / sqrt(mean(x**2) + eps)`` of each row."""
+def rms_norm(x: F64, weight: Bits16, eps: float, ulps: int = 0) -> F64:
+    """``bf16((x * rr) * weight)``, FP32 products in this order, where ``rr`` is the FP32 value
+    ``ulps`` steps above that nearest to ``1 / sqrt(mean(x**2) + eps)`` of each row."""
     with np.errstate(all="ignore"):
-        rr = 1.0 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
-        return round_bf16((x * rr) * from_bf16(weight))
+        rr = next_f32(1.0 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + f32(eps)), ulps)
+        return round_bf16(f32(f32(x * rr) * from_bf16(weight)))
 
 
 def fp8_ds_mla(kv: F64, rope: Bits16) -> Bytes:
@@ -71,9 +73,35 @@ def nvfp4_ds_mla(kv: F64, rope: F64) -> Bytes:
     )
 
 
-def query_norm(qkv: Bits16, *, w_qa: Bits16, eps: float = 1e-6) -> Bits16:
-    """The q_c rows: RMSNorm of the q_a columns, rounded to BF16."""
-    return to_bf16(rms_norm(from_bf16(qkv[:, :Q_LORA]), w_qa, eps))
+def query_norm(qkv: Bits16, *, w_qa: Bits16, eps: float = 1e-6, ulps: int = 0) -> Bits16:
+    """The q_c rows: RMSNorm of the q_a columns, rounded to BF16; ``ulps`` as of :func:`rms_norm`."""
+    return to_bf16(rms_norm(from_bf16(qkv[:, :Q_LORA]), w_qa, eps, ulps))
+
+
+def kv_rows(
+    qkv: Bits16,
+    *,
+    w_kva: Bits16,
+    k_scale: float = 1.0,
+    eps: float = 1e-6,
+    dsa: bool = False,
+    fp8: bool = False,
+    nvfp4: bool = False,
+    ulps: int = 0,
+) -> Bytes:
+    """The cache row of each token: RMSNorm of the kv_a columns, quantised, and k_pe.
+
+    Parameters are those of :func:`query`, and ``ulps`` of :func:`rms_norm`.
+    """
+    kv_a, k_pe = np.split(qkv[:, Q_LORA : Q_LORA + KV_LORA + ROPE], [KV_LORA], axis=-1)
+    kv, rope = rms_norm(from_bf16(kv_a), w_kva, eps, ulps), from_bf16(k_pe)
+    with np.errstate(all="ignore"):
+        if nvfp4:
+            return nvfp4_ds_mla(kv, rope)
+        if dsa and not fp8:
+            return fp8_ds_mla(kv, k_pe)
+        packed = np.concatenate((kv, rope), axis=-1)
+        return to_e4m3(f32(packed / f32(k_scale)) if dsa else f32(packed * f32(k_scale)))
 
 
 def query(
@@ -109,10 +137,8 @@ def query(
     """
     heads = w_uk.shape[0]
     q_c = query_norm(qkv, w_qa=w_qa, eps=eps)
-    kv_a, k_pe = (
-        qkv[:, Q_LORA : Q_LORA + KV_LORA],
-        qkv[:, Q_LORA + KV_LORA : Q_LORA + KV_LORA + ROPE],
-    )
+    form = {"dsa": dsa, "fp8": fp8, "nvfp4": nvfp4}
+    rows = kv_rows(qkv, w_kva=w_kva, k_scale=k_scale, eps=eps, **form)
     with np.errstate(all="ignore"):
         q = round_bf16(from_bf16(q_c) @ from_bf16(w_qb).T).reshape(-1, heads, NOPE + ROPE)
         latent = round_bf16(
@@ -120,12 +146,4 @@ def query(
         )
         whole = np.concatenate((latent, q[..., NOPE:]), axis=-1)
         out = to_bf16(whole) if dsa and not fp8 else to_e4m3(f32(whole * f32(q_scale_inv)))
-        kv, rope = rms_norm(from_bf16(kv_a), w_kva, eps), from_bf16(k_pe)
-        if nvfp4:
-            rows = nvfp4_ds_mla(kv, rope)
-        elif dsa and not fp8:
-            rows = fp8_ds_mla(kv, k_pe)
-        else:
-            packed = np.concatenate((kv, rope), axis=-1)
-            rows = to_e4m3(f32(packed / f32(k_scale)) if dsa else f32(packed * f32(k_scale)))
     return QueryOutputs(out, rows, q_c)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .formats import F64, Bits16, f32, from_bf16, to_bf16
+from .formats import F64, Bits16, f32, from_bf16, next_f32, to_bf16
 
 
 def sigmoid(x: F64) -> F64:
@@ -14,7 +14,9 @@ def sigmoid(x: F64) -> F64:
         return 1.0 / (1.0 + np.exp(-x))
 
 
-def gate(values: Bits16, gates: Bits16, lengths: NDArray[np.int32], *, q: int = 1) -> Bits16:
+def gate(
+    values: Bits16, gates: Bits16, lengths: NDArray[np.int32], *, q: int = 1, ulps: int = 0
+) -> Bits16:
     """``bf16(value * sigmoid(gate))``; rows of requests whose length is <= 0 are zero.
 
     Parameters
@@ -25,11 +27,13 @@ def gate(values: Bits16, gates: Bits16, lengths: NDArray[np.int32], *, q: int = 
         [rows, H*128] BF16 bits.
     lengths
         [rows / q] of the requests, ``q`` rows each.
+    ulps
+        How many steps of FP32 above the exact one each sigmoid is.
     """
     rows = gates.shape[0]
     flat = from_bf16(values).transpose(1, 0, 2).reshape(rows, -1)
     with np.errstate(all="ignore"):
-        out = to_bf16(f32(flat * f32(sigmoid(from_bf16(gates)))))
+        out = to_bf16(f32(flat * next_f32(sigmoid(from_bf16(gates)), ulps)))
     out[np.repeat(lengths <= 0, q)[:rows]] = 0
     return out
 
