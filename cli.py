@@ -18,7 +18,6 @@ from .codegen.commands.base import (
     exit_code,
     folder_option,
     print_json,
-    target_names,
 )
 from .codegen.commands.flags import narrate, setting_values
 from .codegen.version import DISTRIBUTION
@@ -176,41 +175,6 @@ def bench(configs: tuple[Config, ...], replays: int, as_json: bool) -> None:
         print_json(found.data())
     else:
         click.echo(found.text())
-
-
-@kgen.command(cls=ConfigCommand)
-@click.option("--seed", type=click.IntRange(min=0), help="repeat the inputs of an earlier run")
-@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--cpu", is_flag=True, help="run on the CPU, every access checked; needs g++ only")
-@click.option("--seeds", type=click.IntRange(min=1), help="with --cpu: how many [default: 2]")
-@as_json
-def verify(
-    configs: tuple[Config, ...],
-    seed: int | None,
-    rounds: int,
-    cpu: bool,
-    seeds: int | None,
-    as_json: bool,
-) -> None:
-    """Run kernels on the GPU here, or on the CPU, with fresh inputs, and judge them against the
-    reference."""
-    if seeds and not cpu:
-        raise click.UsageError("--seeds goes with --cpu; on a GPU it is --rounds")
-    if cpu:
-        from .codegen.verify import cpu as on_cpu
-
-        arch, count = target_names(())[0], seeds or on_cpu.SEEDS
-        outcomes = [on_cpu.verify(c, seed=seed, seeds=count, arch=arch) for c in configs]
-    else:
-        from .codegen.verify import gpu
-
-        outcomes = [gpu.verify(config, seed=seed, rounds=rounds) for config in configs]
-    if as_json:
-        print_json([outcome.data() for outcome in outcomes])
-    else:
-        click.echo("\n\n".join(outcome.text() for outcome in outcomes))
-    if not all(outcome.right for outcome in outcomes):
-        raise click.exceptions.Exit(1)
 
 
 @kgen.command(cls=ConfigCommand)

@@ -265,4 +265,4 @@ def print_json(data: Any) -> None:
 
 
 # Commands with modules of their own, which are loaded when they are asked for.
-LAZY = {"cache": "cache", "package": "package", "coverage": "package"}
+LAZY = {"cache": "cache", "package": "package", "coverage": "package", "verify": "verify"}

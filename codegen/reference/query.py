@@ -74,7 +74,7 @@ def nvfp4_ds_mla(kv: F64, rope: F64) -> Bytes:
 
 
 def query_norm(qkv: Bits16, *, w_qa: Bits16, eps: float = 1e-6, ulps: int = 0) -> Bits16:
-    """The q_c rows: RMSNorm of the q_a columns, rounded to BF16; ``ulps`` as of :func:`rms_norm`."""
+    """The q_c rows: RMSNorm of the q_a columns in BF16; ``ulps`` as of :func:`rms_norm`."""
     return to_bf16(rms_norm(from_bf16(qkv[:, :Q_LORA]), w_qa, eps, ulps))
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import zlib
 from typing import Any
-
-import numpy as np
 
 from ..emulator import executor
 from ..emulator.executor import Emulated
@@ -15,9 +12,8 @@ from ..errors import EmulationError
 from ..plan import Plan, plan
 from ..schema import Config
 from . import families, ranks
-from .outcome import Outcome, check, inside, part, poisoned
-from .samples import Arrays, Rng, Sample
-from .tolerance import Verdict
+from .outcome import Outcome, Trial, check, inside, part, poisoned
+from .samples import Arrays, Sample, fresh
 
 ROWS = 8  # of a sample, about
 SEEDS = 2  # one of lazy, one of eager completion
@@ -41,7 +37,12 @@ def verify(
     first = secrets.randbelow(1 << 32) if seed is None else seed
     made = emulate(plan(config, arch))
     found = [trial(made, each) for each in range(first, first + seeds)]
-    return Outcome.of(config, f"{arch} on the CPU", first, found)
+    return Outcome.of(config, place(arch), first, found)
+
+
+def place(arch: str) -> str:
+    """The target ``arch`` as outcomes name it."""
+    return f"{arch} on the CPU"
 
 
 def emulate(made: Plan) -> Emulation | Emulated:
@@ -49,10 +50,10 @@ def emulate(made: Plan) -> Emulation | Emulated:
     return executor.emulate(made) if getattr(made.config, "dcp", 0) else Emulation(made)
 
 
-def trial(made: Emulation | Emulated, seed: int) -> tuple[Sample, dict[str, Verdict]]:
+def trial(made: Emulation | Emulated, seed: int) -> Trial:
     """One seed: fresh inputs, and a verdict for each output of ``made``."""
     config = made.plan.config
-    rng: Rng = np.random.default_rng((seed, zlib.crc32(config.slug.encode())))
+    rng = fresh(config, seed)
     try:
         if isinstance(made, Emulated):
             return ranks.trial(made, rng, seed)
@@ -62,7 +63,7 @@ def trial(made: Emulation | Emulated, seed: int) -> tuple[Sample, dict[str, Verd
     except EmulationError as error:
         again = f"kgen verify {config.slug} --cpu --seed {seed} --seeds 1"
         raise EmulationError(f"{error}\n  again: {again}") from None
-    return sample, check(made.plan, family.expect(config, sample), held)
+    return Trial.of(seed, sample, check(made.plan, family.expect(made.plan, sample), held))
 
 
 def run(made: Emulation, sample: Sample, seed: int) -> Arrays:

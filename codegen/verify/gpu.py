@@ -6,25 +6,21 @@ All outputs are poisoned before the launches; what no expectation covers must st
 from __future__ import annotations
 
 import secrets
-import zlib
 from typing import Any
-
-import numpy as np
 
 from ..api import kernel
 from ..runtime import nvml
 from ..runtime.kernel import Kernel
 from ..schema import Config, refuse_ranks
 from . import families
-from .outcome import Outcome, check, inside, part, poisoned
-from .samples import Arrays, Rng, Sample
-from .tolerance import Verdict
+from .outcome import Outcome, Trial, check, inside, part, poisoned
+from .samples import Arrays, Sample, fresh
 
 
 def verify(
-    config: Config, *, seed: int | None = None, rounds: int = 1, arch: str | None = None
+    config: Config, *, seed: int | None = None, seeds: int = 1, arch: str | None = None
 ) -> Outcome:
-    """Run the kernel of ``config`` on the GPU here, in ``rounds`` rounds of fresh inputs each.
+    """Run the kernel of ``config`` on the GPU here, from ``seeds`` seeds, ``seed`` the first.
 
     Raises
     ------
@@ -33,22 +29,26 @@ def verify(
     ConfigError
         When the kernel waits for other ranks.
     """
+    first = secrets.randbelow(1 << 32) if seed is None else seed
+    made = load(config, arch)
+    found = [trial(made, each) for each in range(first, first + seeds)]
+    return Outcome.of(config, made.plan.target.name, first, found)
+
+
+def load(config: Config, arch: str | None = None) -> Kernel:
+    """The kernel of ``config`` on the GPU here; raises as :func:`verify` does."""
     refuse_ranks(config, "verify")
     nvml.require()
-    seed = secrets.randbelow(1 << 32) if seed is None else seed
-    made = kernel(config, arch)
-    salt = zlib.crc32(config.slug.encode())
-    found = [trial(made, np.random.default_rng((seed, n, salt))) for n in range(rounds)]
-    return Outcome.of(config, made.plan.target.name, seed, found)
+    return kernel(config, arch)
 
 
-def trial(made: Kernel, rng: Rng) -> tuple[Sample, dict[str, Verdict]]:
-    """One round: fresh inputs, and a verdict for each output of ``made``."""
+def trial(made: Kernel, seed: int) -> Trial:
+    """One seed: fresh inputs, and a verdict for each output of ``made``."""
     config = made.plan.config
     family = families.of(config.kernel)
-    sample = family.sample(config, rng)
+    sample = family.sample(config, fresh(config, seed))
     held = run(made, sample)  # before the reference, which takes its time
-    return sample, check(made.plan, family.expect(config, sample), held)
+    return Trial.of(seed, sample, check(made.plan, family.expect(made.plan, sample), held))
 
 
 def run(made: Kernel, sample: Sample) -> Arrays:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,35 @@ from ..plan import ANY, Array, Plan
 from ..schema import Config
 from ..tables import aligned
 from . import tolerance
-from .expected import Expected
+from .expected import Expected, verdicts
+from .judge import Verdict, joined
 from .samples import Arrays, Sample
-from .tolerance import Verdict
 
 POISON = 0xFF  # of bytes: no output byte is 0xFF, and as BF16 it is a NaN that no kernel stores
 
 
 @dataclass(frozen=True)
+class Trial:
+    """One seed: its launches, their rows, and a verdict for each output and for all other bytes."""
+
+    seed: int
+    launches: int
+    rows: int
+    verdicts: dict[str, Verdict]
+
+    @classmethod
+    def of(cls, seed: int, sample: Sample, verdicts: dict[str, Verdict]) -> Trial:
+        return cls(seed, len(sample.launches), len(sample.live), verdicts)
+
+    @property
+    def right(self) -> bool:
+        return all(verdict.right for verdict in self.verdicts.values())
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """How a kernel did: a verdict for each output, and for all other bytes of the outputs."""
+    """How a kernel did in all trials from ``seed`` on: the verdicts of those that came to an end,
+    the ``errors`` of the others, and the seeds of those that were ``wrong``."""
 
     slug: str
     arch: str
@@ -29,66 +48,60 @@ class Outcome:
     launches: int
     rows: int
     verdicts: dict[str, Verdict]
+    wrong: tuple[int, ...] = ()
+    errors: tuple[Exception, ...] = ()
 
     @classmethod
     def of(
-        cls, config: Config, arch: str, seed: int, trials: list[tuple[Sample, dict[str, Verdict]]]
+        cls, config: Config, arch: str, seed: int, results: Sequence[Trial | Exception]
     ) -> Outcome:
-        """That of all ``trials`` of ``config`` together."""
+        """That of all trials of ``config`` together."""
+        trials = [each for each in results if isinstance(each, Trial)]
+        names = trials[0].verdicts if trials else ()
         return cls(
             slug=config.slug,
             arch=arch,
             seed=seed,
-            launches=sum(len(sample.launches) for sample, _ in trials),
-            rows=sum(len(sample.live) for sample, _ in trials),
-            verdicts={name: joined(v[name] for _, v in trials) for name in trials[0][1]},
+            launches=sum(trial.launches for trial in trials),
+            rows=sum(trial.rows for trial in trials),
+            verdicts={name: joined(each.verdicts[name] for each in trials) for name in names},
+            wrong=tuple(trial.seed for trial in trials if not trial.right),
+            errors=tuple(each for each in results if isinstance(each, Exception)),
         )
 
     @property
     def right(self) -> bool:
-        return all(verdict.right for verdict in self.verdicts.values())
+        return not self.wrong and not self.errors
 
     def data(self) -> dict[str, Any]:
         """The outcome as JSON says it."""
-        listed = {
-            name: {
-                "values": verdict.count,
-                "share_exact": verdict.share_exact,
-                "largest_step": verdict.largest_step,
-                "wrong": verdict.wrong,
-            }
-            for name, verdict in self.verdicts.items()
+        return {
+            **{"slug": self.slug, "arch": self.arch, "seed": self.seed, "right": self.right},
+            **{"launches": self.launches, "rows": self.rows},
+            "outputs": {name: verdict.data() for name, verdict in self.verdicts.items()},
+            "wrong_seeds": list(self.wrong),
+            "errors": [str(error) for error in self.errors],
         }
-        head = {"slug": self.slug, "arch": self.arch, "seed": self.seed, "right": self.right}
-        return head | {"launches": self.launches, "rows": self.rows, "outputs": listed}
 
     def text(self) -> str:
         """The outcome for people."""
         head = f"{self.slug} for {self.arch}: {self.rows} rows in {self.launches} launches"
-        rows = [_row(name, verdict) for name, verdict in self.verdicts.items()]
-        return f"{head}, seed {self.seed}\n{aligned(rows)}"
+        lines = [f"{head}, seed {self.seed}"]
+        if self.verdicts:
+            lines.append(aligned(_row(name, verdict) for name, verdict in self.verdicts.items()))
+        if self.wrong:
+            lines.append(f"  wrong with seed {', '.join(map(str, self.wrong))}")
+        lines += [f"  FAILED: {text}" for text in dict.fromkeys(map(str, self.errors))]
+        return "\n".join(lines)
 
 
 def _row(name: str, verdict: Verdict) -> tuple[str, ...]:
-    wrong = f"WRONG: {verdict.wrong:,} values, the first at {verdict.first}"
     return (
         f"  {name}",
         f"{verdict.count:,} values",
         f"{verdict.share_exact:.4%} exact",
         f"largest step {verdict.largest_step}",
-        "right" if verdict.right else wrong,
-    )
-
-
-def joined(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict for the values of several."""
-    found = list(verdicts)
-    return Verdict(
-        count=sum(verdict.count for verdict in found),
-        different=sum(verdict.different for verdict in found),
-        largest_step=max(verdict.largest_step for verdict in found),
-        wrong=sum(verdict.wrong for verdict in found),
-        first=next((verdict.first for verdict in found if verdict.first), None),
+        verdict.reason,
     )
 
 
@@ -135,12 +148,12 @@ def _padded(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
 def check(plan: Plan, expectations: Iterable[Expected], held: Arrays) -> dict[str, Verdict]:
     """Judge what the outputs hold, and that nothing else in their memory was written."""
     table = {array.name: array for array in plan.params.arrays}
-    verdicts: dict[str, Verdict] = {}
+    found: dict[str, Verdict] = {}
     untouched = {name: np.ones(array.shape, bool) for name, array in held.items()}
-    for expected in expectations:
-        verdicts[expected.name] = joined(expected.verdicts(held[expected.array]))
+    for expected, verdict in verdicts(expectations, held):
+        found[expected.name] = verdict
         expected.view(untouched[expected.array])[expected.index] = False
     rest = [held[name][mask].view(np.uint8) for name, mask in untouched.items() if name in table]
     everything = np.concatenate(rest)
-    verdicts["elsewhere"] = tolerance.exact(everything, np.full_like(everything, POISON))
-    return verdicts
+    found["elsewhere"] = tolerance.exact(everything, np.full_like(everything, POISON))
+    return found

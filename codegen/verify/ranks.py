@@ -13,19 +13,20 @@ from ..plan import plan
 from ..reference.formats import from_bf16, from_e4m3, to_bf16
 from ..schema import Query, after_dcp, make
 from . import families, shards
-from .outcome import joined
+from .judge import joined
+from .outcome import Trial
 from .samples import Rng
-from .shards import Found, Queries, Tails, Verdicts
+from .shards import Queries, Tails, Verdicts
 
 KEYS = 5  # of a rank's share of the context, where attention stands in
 
 
-def trial(made: Emulated, rng: Rng, seed: int) -> Found:
+def trial(made: Emulated, rng: Rng, seed: int) -> Trial:
     """Fresh inputs for every rank, and a verdict for each output.
 
     Launches take turns with the parities; what else a layer has refills the mailboxes here.
     """
-    found: Found = families.of(made.plan.config.kernel).ranks(made, rng, seed)
+    found: Trial = families.of(made.plan.config.kernel).ranks(made, rng, seed)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dims import HEAD_ROWS, KV_LORA, NOPE, PACKED, Q_LORA, ROPE
+from ..schema import Config
 
 Rng: TypeAlias = np.random.Generator
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -58,6 +60,11 @@ class Sample:
             start = made[-1].stop + q
             made.append(range(start, start + q * int(rng.integers(1, batch // q + 1))))
         return cls({}, tuple(made), q=q)
+
+
+def fresh(config: Config, seed: int) -> Rng:
+    """What the inputs of a kernel are drawn from."""
+    return np.random.default_rng((seed, zlib.crc32(config.slug.encode())))
 
 
 def bf16(rng: Rng, *shape: int, scale: float = 1, mean: float = 0) -> NDArray[np.uint16]:

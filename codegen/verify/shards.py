@@ -25,15 +25,14 @@ from ..reference import dcp
 from ..schema import DcpValue, Query, after_dcp, alone, make
 from ..targets import Target
 from . import families, outcome, samples, tolerance
+from .judge import Verdict, joined
 from .samples import NAN, Arrays, Rng, Sample
-from .tolerance import Verdict
 
 RANK_ROWS = 5  # of a sample, about: all ranks run them
 SPARE = 2  # rows of a mailbox beyond the batch
 CUT = {"w_qb": 0, "w_uk": 0, "w_uv": 0, "gate": 1}  # the axis of each array that has heads
 
 Verdicts = dict[str, Verdict]
-Found = tuple[Sample, Verdicts]
 
 
 @dataclass
@@ -78,11 +77,11 @@ class Shards:
 
     def verdicts(self) -> Verdicts:
         """What was written, by all ranks together."""
-        config, pairs = self.alone.config, zip(self.parts, self.held, strict=True)
-        expect = families.of(config.kernel).expect
-        each = [outcome.check(self.alone, expect(config, part), held) for part, held in pairs]
-        found = {name: outcome.joined(one[name] for one in each) for name in each[0]}
-        return found | {"mailboxes": outcome.joined(self.mailed)}
+        expect = families.of(self.alone.config.kernel).expect
+        pairs = zip(self.parts, self.held, strict=True)
+        each = [outcome.check(self.alone, expect(self.alone, part), held) for part, held in pairs]
+        found = {name: joined(one[name] for one in each) for name in each[0]}
+        return found | {"mailboxes": joined(self.mailed)}
 
 
 def split(single: Any, ranks: int, rng: Rng, rows: int) -> list[Sample]:
@@ -198,7 +197,7 @@ def idle(boxes: Sequence[Mailboxes]) -> Verdict:
     """Whether all mailboxes of both parities are full of sentinels."""
     kinds = [(box, kind, p) for box in boxes for kind in box.shape.boxes for p in range(PARITIES)]
     held = [(words(box.view(kind.name, parity)), kind.sentinel) for box, kind, parity in kinds]
-    return outcome.joined(tolerance.exact(got, np.full_like(got, word)) for got, word in held)
+    return joined(tolerance.exact(got, np.full_like(got, word)) for got, word in held)
 
 
 def mailed(made: Emulated) -> Mailed:

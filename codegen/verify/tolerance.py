@@ -1,4 +1,4 @@
-"""Whether outputs are right: the rules that judge them against a reference, value by value.
+"""The rules that judge outputs against a reference, value by value.
 
 ``got`` and ``want`` are bit patterns: E4M3 as uint8, BF16 as uint16. A row is the last axis.
 """
@@ -6,27 +6,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-Bits = NDArray[Any]
-FLIPS = 1e-4  # share of values that may be one step off where a rounding may flip
+from ..dims import ROPE
+from .judge import Bits, Chosen, Judged, Marks, Verdict, judge
+
+ROTATED = 0.012  # a share for the rotated columns of a BF16 query: both of a pair may flip
 
 
 @dataclass(frozen=True)
 class Format:
-    """An output type: its dtype, its largest magnitude that is no NaN, and the share of a row's
-    largest magnitude below which a difference counts as none. Only NaNs of the bits ``nan`` are
-    right, where given."""
+    """An output type: its dtype, its largest magnitude that is no NaN, and what counts as close in
+    it: so many ``steps``, or less than a ``share`` of the row's largest magnitude. Only NaNs of the
+    bits ``nan`` are right, where given."""
 
-    name: str
     dtype: Any
     last: int
-    tolerance: float
+    steps: int
+    share: float
     nan: int | None = None
 
     def values(self, bits: Bits) -> NDArray[np.float64]:
@@ -34,109 +35,102 @@ class Format:
         with np.errstate(invalid="ignore"):
             return np.asarray(bits.view(self.dtype).astype(np.float64))
 
-    def nans(self, bits: Bits) -> NDArray[np.bool_]:
+    def nans(self, bits: Bits) -> Chosen:
         """Where ``bits`` are a NaN."""
-        return np.asarray(self._magnitude(bits) > self.last)
+        return np.asarray(_magnitude(bits) > self.last)
 
-    def steps(self, got: Bits, want: Bits) -> NDArray[np.int64]:
+    def apart(self, got: Bits, want: Bits) -> NDArray[np.int64]:
         """How many values of the type lie between; both zeros are one, NaNs are not counted."""
-        apart = np.abs(self._position(got) - self._position(want))
-        return np.where(self.nans(got) | self.nans(want), 0, apart)
+        found = np.abs(_position(got) - _position(want))
+        return np.where(self.nans(got) | self.nans(want), 0, found)
 
-    def _magnitude(self, bits: Bits) -> NDArray[np.int64]:
-        return bits.astype(np.int64) & (1 << (8 * bits.itemsize - 1)) - 1
+    def wrong_nans(self, got: Bits, want: Bits) -> Chosen:
+        """Where one is a NaN and the other is none, or ``got`` is a NaN of other bits."""
+        wrong = self.nans(got) != self.nans(want)
+        if self.nan is not None:
+            wrong |= self.nans(got) & (got != self.nan)
+        return np.asarray(wrong)
 
-    def _position(self, bits: Bits) -> NDArray[np.int64]:
-        magnitude = self._magnitude(bits)
-        return np.where(magnitude == bits, magnitude, -magnitude)
+    def largest(self, bits: Bits) -> NDArray[np.float64]:
+        """The largest finite magnitude of each row."""
+        values = np.abs(self.values(bits))
+        return np.asarray(np.where(np.isfinite(values), values, 0).max(axis=-1, initial=0))
 
 
-E4M3 = Format("e4m3", ml_dtypes.float8_e4m3fn, 0x7E, 0.01, nan=0x7F)
-BF16 = Format("bf16", ml_dtypes.bfloat16, 0x7F80, 0.005)
+E4M3 = Format(ml_dtypes.float8_e4m3fn, 0x7E, steps=1, share=0.015, nan=0x7F)
+BF16 = Format(ml_dtypes.bfloat16, 0x7F80, steps=2, share=0.005)
 FORMATS = {"u1": E4M3, "u2": BF16}
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome for ``count`` values: how many have other bits, how many steps the farthest is
-    off, how many are wrong by the rule, and where the first of those is."""
-
-    count: int
-    different: int
-    largest_step: int
-    wrong: int
-    first: tuple[int, ...] | None = None
-
-    @property
-    def right(self) -> bool:
-        return self.wrong == 0
-
-    @property
-    def share_exact(self) -> float:
-        """The share of values with the very bits of the reference."""
-        return 1 - self.different / max(self.count, 1)
-
-    def __str__(self) -> str:
-        text = f"{self.share_exact:.4%} of {self.count:,} exact, largest step {self.largest_step}"
-        if self.right:
-            return f"right: {text}"
-        return f"wrong: {self.wrong:,} values, the first at {self.first}; {text}"
+def format_of(bits: Bits) -> Format:
+    """The type that ``bits`` are of."""
+    return FORMATS[bits.dtype.str[1:]]
 
 
-def close(got: Bits, want: Bits) -> Verdict:
-    """At most one step away, or closer than the type's tolerance times the row's largest
-    magnitude; NaN exactly where the reference has it."""
-    kind = _format(got, want)
-    if not got.size:
-        return Verdict(0, 0, 0, 0)
-    steps, values, wanted = kind.steps(got, want), kind.values(got), kind.values(want)
-    finite = np.where(np.isfinite(wanted), np.abs(wanted), 0)
-    with np.errstate(invalid="ignore"):
-        near = np.abs(values - wanted) < kind.tolerance * finite.max(axis=-1, keepdims=True)
-    return _verdict(got, want, steps, ~((steps <= 1) | near) | _wrong_nans(kind, got, want))
+def _magnitude(bits: Bits) -> NDArray[np.int64]:
+    return bits.astype(np.int64) & (1 << (8 * bits.itemsize - 1)) - 1
 
 
-def nearly_exact(got: Bits, want: Bits) -> Verdict:
-    """Bit for bit, but for :data:`FLIPS` of the values (rounded up), which may be one step off.
-
-    Where more are off, all of those are wrong.
-    """
-    kind = _format(got, want)
-    steps = kind.steps(got, want)
-    wrong = (steps > 1) | _wrong_nans(kind, got, want)
-    off = (got != want) & ~(kind.nans(got) & kind.nans(want))
-    if off.sum() > ceil(FLIPS * got.size):
-        wrong |= off
-    return _verdict(got, want, steps, wrong)
+def _position(bits: Bits) -> NDArray[np.int64]:
+    magnitude = _magnitude(bits)
+    return np.where(magnitude == bits, magnitude, -magnitude)
 
 
-def exact(got: Bits, want: Bits) -> Verdict:
+class Exact:
     """Bit for bit, whatever the values mean."""
-    _check_shapes(got, want)
-    different = got != want
-    steps = np.abs(got.astype(np.int64) - want.astype(np.int64))
-    return _verdict(got, want, steps, different)
+
+    def __call__(self, got: Bits, want: Bits) -> Verdict:
+        """What the rule says of an array."""
+        return judge(Judged(self, got, (want,)))
+
+    def allowed(self, got: Bits) -> str:
+        return "bit for bit"
+
+    def marks(self, got: Bits, want: Bits) -> Marks:
+        rows, columns = np.nonzero(got != want)
+        theirs, ours = got[rows, columns].astype(np.int64), want[rows, columns].astype(np.int64)
+        all_wrong = np.ones(len(rows), bool)
+        return Marks(rows, columns, np.abs(theirs - ours), np.zeros(len(rows)), all_wrong)
 
 
-def _format(got: Bits, want: Bits) -> Format:
-    _check_shapes(got, want)
-    return FORMATS[got.dtype.str[1:]]
+@dataclass(frozen=True)
+class Close:
+    """At most so many steps of the type away, or closer than a share of the row's largest
+    magnitude; NaN exactly where the reference has it.
+
+    ``rotated`` is the share for the last 64 columns of a BF16 row, where it is another.
+    """
+
+    rotated: float | None = None
+
+    def __call__(self, got: Bits, want: Bits) -> Verdict:
+        """What the rule says of an array."""
+        return judge(Judged(self, got, (want,)))
+
+    def allowed(self, got: Bits) -> str:
+        kind = format_of(got)
+        steps = f"{kind.steps} step{'s' * (kind.steps > 1)}"
+        more = f" ({self.rotated:.1%} in rotated columns)" if self._rotates(kind) else ""
+        return f"{steps} or under {kind.share:.1%} of the row's largest{more}"
+
+    def marks(self, got: Bits, want: Bits) -> Marks:
+        kind = format_of(got)
+        rows, columns = np.nonzero(got != want)
+        theirs, ours = got[rows, columns], want[rows, columns]
+        steps = kind.apart(theirs, ours)
+        limits = np.full(got.shape[-1], kind.share)
+        if self._rotates(kind):
+            limits[-ROPE:] = self.rotated
+        several, places = np.unique(rows, return_inverse=True)
+        with np.errstate(all="ignore"):
+            apart = np.abs(kind.values(theirs) - kind.values(ours))
+            shares = apart / kind.largest(want[several])[places]
+        few = steps <= kind.steps
+        wrong = ~(few | (shares < limits[columns])) | kind.wrong_nans(theirs, ours)
+        return Marks(rows, columns, steps, np.where(few | wrong, 0, shares), wrong)
+
+    def _rotates(self, kind: Format) -> bool:
+        return self.rotated is not None and kind is BF16
 
 
-def _check_shapes(got: Bits, want: Bits) -> None:
-    if (got.shape, got.dtype) != (want.shape, want.dtype):
-        text = f"{got.dtype}{list(got.shape)} and {want.dtype}{list(want.shape)}"
-        raise ValueError(f"cannot compare {text}")
-
-
-def _wrong_nans(kind: Format, got: Bits, want: Bits) -> NDArray[np.bool_]:
-    wrong = kind.nans(got) != kind.nans(want)
-    if kind.nan is not None:
-        wrong |= kind.nans(got) & (got != kind.nan)
-    return np.asarray(wrong)
-
-
-def _verdict(got: Bits, want: Bits, steps: Bits, wrong: Bits) -> Verdict:
-    first = tuple(map(int, np.argwhere(wrong)[0])) if wrong.any() else None
-    different = int((got != want).sum())
-    return Verdict(got.size, different, int(steps.max(initial=0)), int(wrong.sum()), first)
+exact, close = Exact(), Close()

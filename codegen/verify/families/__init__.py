@@ -1,6 +1,6 @@
 """How each kernel family is checked: a module a family, of its name.
 
-It has ``sample(config, rng, rows)``, inputs for a few launches, and ``expect(config, sample)``,
+It has ``sample(config, rng, rows)``, inputs for a few launches, and ``expect(plan, sample)``,
 what outputs must hold; where several ranks run, ``ranks(made, rng, seed)``, a trial of all.
 """
 

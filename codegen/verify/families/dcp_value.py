@@ -5,13 +5,14 @@ from __future__ import annotations
 from ...dcp.layout import PARITIES
 from ...emulator.executor import Emulated
 from .. import shards
+from ..outcome import Trial
 from ..samples import (
     Rng,
 )
-from ..shards import RANK_ROWS, Found, Tails, mailed
+from ..shards import RANK_ROWS, Tails, mailed
 
 
-def ranks(made: Emulated, rng: Rng, seed: int) -> Found:
+def ranks(made: Emulated, rng: Rng, seed: int) -> Trial:
     """Queries that were read are of any bytes."""
     boxes = shards.mailboxes(mailed(made))
     ranks = Tails.of(made, boxes, rng, RANK_ROWS)
@@ -20,4 +21,4 @@ def ranks(made: Emulated, rng: Rng, seed: int) -> Found:
         for box in boxes:
             shards.sent(box, parity, launched)[...] = 5
         ranks.step(number, parity, seed, seed % 2 == 0)
-    return ranks.parts[0], ranks.verdicts()
+    return Trial.of(seed, ranks.parts[0], ranks.verdicts())

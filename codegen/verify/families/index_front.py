@@ -14,10 +14,12 @@ from ...dims import (
     INDEX_PAGE,
     Q_LORA,
 )
+from ...plan import Plan
 from ...reference import index_front as reference
 from ...schema import IndexFront
 from .. import tolerance
-from ..expected import Bits, Expected, Parts, Rule, as_e4m3, as_held, whole
+from ..expected import Expected, as_e4m3, as_held, neighbours, singles
+from ..judge import Bits
 from ..samples import (
     NAN,
     ROWS,
@@ -59,34 +61,39 @@ def sample(config: IndexFront, rng: Rng, rows: int = ROWS) -> Sample:
     return replace(base, arrays=arrays, extents={"cache": (pages,)}, scalars=scalars)
 
 
-def expect(config: IndexFront, sample: Sample) -> Iterable[Expected]:
+def expect(plan: Plan, sample: Sample) -> Iterable[Expected]:
     """Another order of additions may move a largest magnitude by a step of BF16, and across the
     power of two that its scale depends on: then all that has this scale is another."""
-    live = sample.live
+    config: Any = plan.config
+    live, near = sample.live, "codes and scale of a largest magnitude within 1 step of BF16"
     names = ("w_qa", "wq_b", "norm_w", "norm_b")
     given: dict[str, Any] = {**{n: sample.arrays[n] for n in names}, **sample.scalars}
     values = reference.front_values(sample.arrays["projected"][live], **given)
     wants = [
         reference.front_outputs(values, mx=config.mx, fp4=config.fp4, nudge=nudge)
-        for nudge in (0, 1, -1)
+        for nudge in neighbours(1)
     ]
     taken, places = cells(sample, INDEX_PAGE)
     width = wants[0].keys.shape[-1]
-    tokens, slotted = ((live,), slice(None), as_held), (places, taken)
-    keys, scales = key_bytes(0, width), key_bytes(INDEX_PAGE * width, 4)
-    codes = mxfp4_blocks if config.fp4 else whole
-    single = singles if config.fp4 else whole
-    listed: tuple[tuple[str, str, str, Rule, Parts, tuple[Any, ...]], ...] = (
-        ("queries", "q_out", "q_out", tolerance.close, codes, tokens),
-        ("head weights", "w_out", "w_out", tolerance.exact, singles, tokens),
-        ("keys", "cache", "keys", tolerance.close, codes, (*slotted, keys)),
-        ("key scales", "cache", "scales", tolerance.exact, single, (*slotted, scales)),
-    )
-    if config.fp4:
-        listed += (("query scales", "q_scale", "q_scale", tolerance.exact, singles, tokens),)
-    for name, array, field, rule, parts, (where, rows, view) in listed:
+
+    def expected(name: str, array: str, field: str, tie: str = "", **more: Any) -> Expected:
+        rows, where = (taken, places) if array == "cache" else (slice(None), (live,))
         want, *others = (getattr(each, field)[rows] for each in wants)
-        yield Expected(name, array, where, want, rule, parts, view, tuple(others))
+        more |= {"others": tuple(others), "near": near} if tie else {}
+        return Expected(name, array, where, want, tie=tie, **more)
+
+    as_codes = {"rule": tolerance.close, "values": mxfp4_blocks if config.fp4 else as_held}
+    as_scales = {"rule": tolerance.exact, "values": singles if config.fp4 else as_held}
+    yield expected("queries", "q_out", "q_out", "query", **as_codes)
+    if config.fp4:
+        yield expected("query scales", "q_scale", "q_scale", "query", **as_scales)
+        yield expected("head weights", "w_out", "w_out", rule=tolerance.exact)
+    else:
+        one = {"rule": tolerance.exact, "values": singles}
+        yield expected("head weights", "w_out", "w_out", "query", **one)
+    yield expected("keys", "cache", "keys", "key", view=key_bytes(0, width), **as_codes)
+    scales = key_bytes(INDEX_PAGE * width, 4)
+    yield expected("key scales", "cache", "scales", "key", view=scales, **as_scales)
 
 
 def key_bytes(start: int, width: int) -> Callable[[Bits], Bits]:
@@ -99,12 +106,7 @@ def key_bytes(start: int, width: int) -> Callable[[Bits], Bits]:
     return view
 
 
-def mxfp4_blocks(packed: Bits) -> list[Bits]:
+def mxfp4_blocks(packed: Bits) -> Bits:
     """MXFP4 codes as rows of 32 that share a scale."""
     codes = np.stack((packed & 15, packed >> 4), axis=-1)
-    return [as_e4m3(codes.reshape(*packed.shape[:-1], packed.shape[-1] // 16, 32))]
-
-
-def singles(bits: Bits) -> list[Bits]:
-    """Every value a row of its own."""
-    return [bits[..., None]]
+    return as_e4m3(codes.reshape(*packed.shape[:-1], packed.shape[-1] // 16, 32))

@@ -8,9 +8,8 @@ from dataclasses import replace
 from ...dims import (
     Q_LORA,
 )
-from ...reference import query as reference
+from ...plan import Plan
 from ...schema import QueryNorm
-from .. import tolerance
 from ..expected import Expected
 from ..samples import (
     ROWS,
@@ -20,6 +19,7 @@ from ..samples import (
     bf16,
     packed_rows,
 )
+from .query import ULPS, q_c_rows
 
 
 def sample(config: QueryNorm, rng: Rng, rows: int = ROWS) -> Sample:
@@ -29,7 +29,5 @@ def sample(config: QueryNorm, rng: Rng, rows: int = ROWS) -> Sample:
     return replace(base, arrays=arrays, scalars={"eps": 1e-6})
 
 
-def expect(config: QueryNorm, sample: Sample) -> Iterable[Expected]:
-    qkv, w_qa = sample.arrays["qkv"][sample.live], sample.arrays["w_qa"]
-    want = reference.query_norm(qkv, w_qa=w_qa, eps=sample.scalars["eps"])
-    yield Expected("q_c", "q_c", (sample.live,), want, tolerance.nearly_exact)
+def expect(plan: Plan, sample: Sample) -> Iterable[Expected]:
+    return q_c_rows(sample, ULPS)

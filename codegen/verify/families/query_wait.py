@@ -8,16 +8,17 @@ from ...dcp.layout import PARITIES
 from ...emulator.executor import Emulated
 from ...emulator.ranks import launch
 from .. import shards, tolerance
-from ..outcome import joined
+from ..judge import joined
+from ..outcome import Trial
 from ..samples import (
     ROWS,
     Rng,
     Sample,
 )
-from ..shards import Found, mailed
+from ..shards import mailed
 
 
-def ranks(made: Emulated, rng: Rng, seed: int) -> Found:
+def ranks(made: Emulated, rng: Rng, seed: int) -> Trial:
     """A full mailbox ends the wait, and stays as it is."""
     config = mailed(made)
     boxes, found = shards.mailboxes(config), []
@@ -33,4 +34,4 @@ def ranks(made: Emulated, rng: Rng, seed: int) -> Found:
         found += [tolerance.exact(*pair) for pair in zip(full, before, strict=True)]
         shards.empty(boxes, parity, launched)
         found.append(shards.idle(boxes))
-    return sample, {"mailboxes": joined(found)}
+    return Trial.of(seed, sample, {"mailboxes": joined(found)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,12 @@ from ...dims import (
     KV_LORA,
     V,
 )
+from ...plan import Plan
 from ...reference import value as reference
 from ...schema import Gate, Value
 from .. import tolerance
-from ..expected import Expected, Rule
+from ..expected import Expected
+from ..judge import Bits
 from ..samples import (
     INF,
     NAN,
@@ -35,8 +38,12 @@ def sample(config: Value, rng: Rng, rows: int = ROWS) -> Sample:
     return with_gates(config, rng, base, {"latent": latent, "w_uv": w_uv})
 
 
-def expect(config: Value, sample: Sample) -> Iterable[Expected]:
-    return gated(config, sample, "value", tolerance.close)
+def expect(plan: Plan, sample: Sample) -> Iterable[Expected]:
+    config: Any = plan.config
+    latent, w_uv = sample.arrays["latent"][sample.live], sample.arrays["w_uv"]
+    gates, lengths = gates_and_lengths(sample)
+    want = reference.value(latent, w_uv, gates, lengths, q=config.q)
+    return by_request(sample, Expected("value", "out", (), want, tolerance.close))
 
 
 EDGES = (0x42B0, 0xC2B0, INF, INF | 0x8000)  # gates of 88, -88, Inf, -Inf as BF16 bits
@@ -60,15 +67,16 @@ def with_gates(config: Value | Gate, rng: Rng, base: Sample, first: Arrays) -> S
     return replace(base, arrays={**first, "gate": packed, "lengths": lengths}, inner=inner)
 
 
-def gated(config: Value | Gate, sample: Sample, name: str, rule: Rule) -> Iterable[Expected]:
-    """Rows by ``rule``, but those of empty requests exactly zero."""
-    live, q = sample.live, config.q
-    lengths, gates = sample.arrays["lengths"][live[::q] // q], sample.view("gate")[live]
-    if isinstance(config, Value):
-        latent, w_uv = sample.arrays["latent"][live], sample.arrays["w_uv"]
-        want = reference.value(latent, w_uv, gates, lengths, q=q)
-    else:
-        want = reference.gate(sample.arrays["values"][:, live], gates, lengths, q=q)
-    empty = np.repeat(lengths <= 0, q)
-    yield Expected(name, "out", (live[~empty],), want[~empty], rule)
-    yield Expected("empty requests", "out", (live[empty],), want[empty], tolerance.exact)
+def gates_and_lengths(sample: Sample) -> tuple[Bits, Bits]:
+    """The gates of the live rows, and the lengths of their requests."""
+    live = sample.live
+    return sample.view("gate")[live], sample.arrays["lengths"][live[:: sample.q] // sample.q]
+
+
+def by_request(sample: Sample, rows: Expected) -> Iterable[Expected]:
+    """The live ``rows`` as they are expected, but those of empty requests exactly zero."""
+    live, (_, lengths) = sample.live, gates_and_lengths(sample)
+    empty = np.repeat(lengths <= 0, sample.q)
+    others = tuple(other[~empty] for other in rows.others)
+    yield replace(rows, where=(live[~empty],), want=rows.want[~empty], others=others)
+    yield Expected("empty requests", "out", (live[empty],), rows.want[empty], tolerance.exact)
