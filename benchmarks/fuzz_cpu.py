@@ -129,7 +129,7 @@ def run(seed: int, number: int) -> Result:
     rng, start = np.random.default_rng((seed, number)), time.monotonic()
     kind, made = draw(rng)
     try:
-        _, verdicts = cpu.trial(cpu.emulate(made), int(rng.integers(1 << 32)))
+        verdicts = cpu.trial(cpu.emulate(made), int(rng.integers(1 << 32))).verdicts
         wrong = [f"{name}: {v}" for name, v in verdicts.items() if not v.right]
     except KgenError as error:
         wrong = [str(error).partition("\n  again:")[0]]

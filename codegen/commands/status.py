@@ -12,8 +12,9 @@ EVERY = 15.0  # seconds between two lines where there is no terminal
 class Status:
     """The line: on a terminal it is overwritten, elsewhere it comes now and then."""
 
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty() and not quiet
         self._start = self._last = time.monotonic()
 
     def show(self, text: str) -> None:
@@ -23,7 +24,7 @@ class Status:
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\x1b[K{line[:width]}", end="", file=sys.stderr, flush=True)
-        elif now - self._last >= EVERY:
+        elif not self._quiet and now - self._last >= EVERY:
             self._last = now
             print(line, file=sys.stderr, flush=True)
 

@@ -11,6 +11,7 @@ import click
 
 from ..errors import DeviceError, KgenError
 from .base import ConfigCommand, as_json, exit_code, print_json, target_names
+from .flags import is_quiet, narrate
 from .status import Status
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def verify(
         jobs=job_count(jobs) if cpu else jobs or 1,
     )
     found: list[Outcome] = []
-    for outcome in _outcomes(configs, setup, alone=as_json):
+    for outcome in _outcomes(configs, setup, singly=as_json):
         if not as_json:
             click.echo(("\n" if found else "") + outcome.text())
         found.append(outcome)
@@ -67,13 +68,13 @@ def verify(
         order = [config.slug for config in configs]
         found.sort(key=lambda outcome: order.index(outcome.slug))
         print_json([outcome.data() for outcome in found])
-    click.echo(_summary(found, time.perf_counter() - start), err=True)
+    narrate(_summary(found, time.perf_counter() - start))
     ctx.exit(exit_code(map(_error, found)))
 
 
-def _outcomes(configs: Sequence[Config], setup: Setup, alone: bool) -> Iterator[Outcome]:
-    """How kernels did, as they come, with a line about those at work; where there is no GPU, that
-    of each if they are asked for ``alone``, else one error."""
+def _outcomes(configs: Sequence[Config], setup: Setup, singly: bool) -> Iterator[Outcome]:
+    """How kernels did, as they come, with a line about those at work. Where there is no GPU they
+    all fail: each by itself if ``singly``, else with one error."""
     from ..verify import runs
     from ..verify.outcome import Outcome
 
@@ -81,11 +82,11 @@ def _outcomes(configs: Sequence[Config], setup: Setup, alone: bool) -> Iterator[
         setup.require()
     except DeviceError as error:
         hint = DeviceError(f"{error}; with --cpu kernels run without one")
-        if not alone:
+        if not singly:
             raise hint from None
         yield from (Outcome.of(config, setup.place, setup.seed, [hint]) for config in configs)
         return
-    status = Status()
+    status = Status(quiet=is_quiet())
 
     def tell(over: int, total: int, workers: Sequence[Worker[Task, Trial]]) -> None:
         running = ", ".join(f"{w.task.config.slug} seed {w.task.seed}" for w in workers)
