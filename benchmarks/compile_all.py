@@ -16,21 +16,21 @@ import time
 from collections.abc import Iterator
 from itertools import product
 
-from kgen.codegen import build
-from kgen.codegen.schema import combinations, families
+from kgen.codegen import build, schema
+from kgen.codegen.schema import combinations
 
 HEADS = (6, 8, 12)
 BATCHES = (1, 2, 5, 8, 16, 64)
 ARCHS = ("sm_90a", "sm_100a", "sm_103a")
 
 
-def configs() -> Iterator[families.Config]:
+def configs() -> Iterator[schema.Config]:
     """Every combination; what only the rows scheme has is asked of that scheme."""
     for heads, batch in product(HEADS, BATCHES):
-        for found in combinations.legal(families.Query):
+        for found in combinations.legal(schema.Query):
             scheme = "rows" if found.fields.get("q_b_cp_async") else "auto"
             fields = {"heads": heads, "batch": batch, "scheme": scheme, **found.fields}
-            yield families.make("query", fields)
+            yield schema.make("query", fields)
 
 
 def fault(result: build.Result) -> str | None:

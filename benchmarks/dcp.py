@@ -15,14 +15,14 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from kgen.codegen import api
+from kgen.codegen import api, schema
 from kgen.codegen.bench import timing
-from kgen.codegen.commands.text import markdown
 from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import Mailboxes
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel
+from kgen.codegen.tables import markdown
 
 RANKS = (2, 4, 8)
 ROWS = (8, 16, 32, 64, 96, 128, 192, 256)
@@ -32,8 +32,8 @@ ALONE: dict[str, Any] = {"release": False}
 
 
 @cache
-def make(kernel: str, **fields: Any) -> api.Kernel:
-    return api.kernel(families.make(kernel, fields), nvml.default_arch())
+def make(kernel: str, **fields: Any) -> Kernel:
+    return api.kernel(schema.make(kernel, fields), nvml.default_arch())
 
 
 def room(batch: int, **form: bool) -> Iterator[str]:
@@ -116,7 +116,7 @@ def together(graphs: Sequence[Any], streams: Sequence[Any]) -> float:
         end.record(first)
         end.synchronize()
         times.append(1e3 * cupy.cuda.get_elapsed_time(start, end))
-    return statistics.median(times[timing.WARM_UPS :])
+    return float(statistics.median(times[timing.WARM_UPS :]))
 
 
 def show(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from kgen.codegen import schema
 from kgen.codegen.compiler import jobs
 from kgen.codegen.errors import ConfigError, KgenError
-from kgen.codegen.inspection import coverage
 from kgen.codegen.plan import Plan, Schedule, plan
 from kgen.codegen.plan.index_front import TILE, VARIANTS, schedule_of
 from kgen.codegen.plan.query import KPAIR, KSPLIT, ROWS
-from kgen.codegen.schema import Config, Option, families
+from kgen.codegen.schema import Config, Option
 from kgen.codegen.verify import cpu
 
 # Kinds of configurations: the family, the fields that it always has, and how often it is drawn.
@@ -83,14 +83,14 @@ def draw(rng: np.random.Generator) -> tuple[str, Plan]:
 
 def _config(kind: str, rng: np.random.Generator) -> Config:
     kernel, fixed, _ = KINDS[kind]
-    options = families.options(families.KERNELS[kernel])
+    options = schema.options(schema.KERNELS[kernel])
     always = [option for option in options if option.required or option.name == "dcp"]
     fields = {option.name: _value(option, rng) for option in always} | fixed
     for option in rng.permutation(np.array(options, object)):
         value = _value(option, rng)
         if option.name not in fields and _legal(kernel, fields | {option.name: value}):
             fields[option.name] = value
-    return families.make(kernel, fields)
+    return schema.make(kernel, fields)
 
 
 def _value(option: Option, rng: np.random.Generator) -> Any:
@@ -108,16 +108,16 @@ def _size(config: Any) -> int:
 
 
 def _legal(kernel: str, fields: dict[str, Any]) -> bool:
-    return isinstance(coverage.attempt(kernel, fields), Config)
+    return isinstance(schema.attempt(kernel, fields), Config)
 
 
 def _schedule(config: Config, rng: np.random.Generator) -> Schedule | None:
     if rng.random() < 0.4:
         return None
-    if isinstance(config, families.Query):
+    if isinstance(config, schema.Query):
         cuts = CUTS["rows" if config.q_b_cp_async else config.scheme]
         return cuts[int(rng.integers(len(cuts)))]
-    if isinstance(config, families.IndexFront):
+    if isinstance(config, schema.IndexFront):
         variant = VARIANTS[scheme := str(rng.choice(list(VARIANTS)))]
         steps = int(rng.integers(1, min(TILE, ceil(config.batch / variant.step) * 8) + 1))
         return schedule_of(scheme, steps)

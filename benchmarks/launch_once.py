@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from kgen.codegen import api
+from kgen.codegen import api, schema
 from kgen.codegen.bench import timing, uncached
 from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import Mailboxes
 from kgen.codegen.errors import PlanError
 from kgen.codegen.plan import Schedule
-from kgen.codegen.plan.dcp import query_dtype
 from kgen.codegen.plan.index_front import VARIANTS, schedule_of
+from kgen.codegen.plan.mailbox import query_dtype
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel
 
 FORMS: tuple[dict[str, bool], ...] = (
     {},
@@ -43,26 +43,26 @@ RANKS = (
 )
 FRONT_TOKENS = 32  # of a CTA: two tiles of 35 rows
 
-Case = tuple[families.Config, Schedule | None]
+Case = tuple[schema.Config, Schedule | None]
 
 
 def cases() -> dict[str, list[Case]]:
-    """What there is to launch, by name: the query's schedules in all forms, the other families."""
+    """What there is to launch, by name: the query's schedules in all forms, the other schema."""
     found: dict[str, list[Case]] = {}
     for name, schedule in uncached.schedules().items():
         shape = {"heads": HEADS, "batch": schedule.tokens + 3}
-        found[name] = [(families.make("query", shape | form), schedule) for form in FORMS]
+        found[name] = [(schema.make("query", shape | form), schedule) for form in FORMS]
     for slug in OTHERS:
-        config = families.parse_slug(slug)
+        config = schema.parse_slug(slug)
         found.setdefault(config.kernel, []).append((config, None))
     for scheme in VARIANTS:
         schedule = schedule_of(scheme, FRONT_TOKENS)
-        found[f"index_front-{scheme}"] = [(families.parse_slug(slug), schedule) for slug in FRONTS]
-    found["dcp"] = [(families.parse_slug(slug), None) for slug in RANKS]
+        found[f"index_front-{scheme}"] = [(schema.parse_slug(slug), schedule) for slug in FRONTS]
+    found["dcp"] = [(schema.parse_slug(slug), None) for slug in RANKS]
     return found
 
 
-def launch(kernel: api.Kernel) -> None:
+def launch(kernel: Kernel) -> None:
     """Two chained launches: a full one, and one of fewer rows; some have no slot or no length."""
     import cupy
 
@@ -86,7 +86,7 @@ def mailboxes(config: Any) -> list[Mailboxes]:
     return Mailboxes.of_ranks(Shape(config.dcp, config.heads, 64, bf16=wide))
 
 
-def come(boxes: list[Mailboxes], kernel: api.Kernel) -> dict[str, Any]:
+def come(boxes: list[Mailboxes], kernel: Kernel) -> dict[str, Any]:
     """Rank 0's mailboxes, in which all has come that it polls for."""
     box = boxes[0]
     for name in ("mailbox", "partials", "lse_box"):
@@ -94,7 +94,7 @@ def come(boxes: list[Mailboxes], kernel: api.Kernel) -> dict[str, Any]:
     return box.arguments(kernel, 0)
 
 
-def kernels(listed: list[Case]) -> Iterator[api.Kernel]:
+def kernels(listed: list[Case]) -> Iterator[Kernel]:
     """The kernels of cases; what cannot be built is said."""
     arch = nvml.default_arch()
     for config, schedule in listed:

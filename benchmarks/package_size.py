@@ -15,17 +15,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from kgen.codegen import build
+from kgen.codegen import build, schema
 from kgen.codegen.aot import wheel
 from kgen.codegen.cache import installed
-from kgen.codegen.compiler.render import render
-from kgen.codegen.plan import plan
-from kgen.codegen.schema import families
+from kgen.codegen.cache.keys import Request
 from kgen.codegen.schema.matrix import expand
 
 ARCHS = ("sm_90a", "sm_100a")
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "query": {"heads": "6,8,12,16", "batch": "1,2,4,8,16,32,64,128", "dsa": [False, True]},
     "value": {"heads": "8,16", "batch": "1,2,4,8,16,32,64,128"},
     "index_front": {"batch": "1,2,4,8,16,32,64,128", "fp4": [False, True]},
@@ -33,12 +32,12 @@ FAMILIES = {
 }
 
 
-def configs() -> list[families.Config]:
+def configs() -> list[schema.Config]:
     """100 kernels for each target."""
     return [config for kernel, given in FAMILIES.items() for config in expand(kernel, given)]
 
 
-def wheel(jobs: int | None, folder: Path) -> tuple[Path, float, float]:
+def built_wheel(jobs: int | None, folder: Path) -> tuple[Path, float, float]:
     """The wheel from a cold cache, and the seconds of building and of packaging."""
     os.environ["KGEN_CACHE_DIR"] = str(folder / "cache")
     start = time.perf_counter()
@@ -59,10 +58,9 @@ def look_ups(path: Path, site: Path) -> tuple[float, float]:
     sys.path.insert(0, str(site))
     times = []
     for config in configs():
-        planned = plan(config, ARCHS[0])
-        source = render(planned)
+        request = Request.of(config, ARCHS[0])
         start = time.perf_counter()
-        assert installed.find(planned, source), config.slug
+        assert installed.find(request), config.slug
         times.append((time.perf_counter() - start) * 1e3)
     return times[0], sorted(times)[len(times) // 2]
 
@@ -75,7 +73,7 @@ def main() -> int:
         folders = [Path(name) / each for each in ("one", "two")]
         for folder in folders:
             folder.mkdir()
-        (first, built, packed), (second, *_) = (wheel(jobs, folder) for folder in folders)
+        (first, built, packed), (second, *_) = (built_wheel(jobs, folder) for folder in folders)
         data = first.read_bytes()
         same = data == second.read_bytes()
         cold, warm = look_ups(first, Path(name) / "site")

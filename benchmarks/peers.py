@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from kgen.codegen import api
+from kgen.codegen import api, schema
 from kgen.codegen.bench import timing
-from kgen.codegen.commands.text import markdown
 from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import Mailboxes
 from kgen.codegen.reference import dcp
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel
+from kgen.codegen.tables import markdown
 from kgen.codegen.verify import tolerance
 from kgen.codegen.verify.samples import bf16, query_weights
 
@@ -42,8 +42,8 @@ Arrays = dict[str, Any]
 Exchange = Callable[[Any], Any]  # gives this rank's, takes the other's; a barrier too
 
 
-def make(kernel: str, **fields: Any) -> api.Kernel:
-    return api.kernel(families.make(kernel, fields))
+def make(kernel: str, **fields: Any) -> Kernel:
+    return api.kernel(schema.make(kernel, fields))
 
 
 def link(rank: int, path: str) -> Connection:
@@ -124,9 +124,9 @@ def judged(rank: int, memory: str, steps: int, exchange: Exchange) -> None:
         inputs = [tail_inputs(step, each) for each in range(2)]
         given = {name: cupy.asarray(array) for name, array in inputs[rank].items()}
         out = tail(**given, **box.arguments(tail, parity)).get()
-        sources = ([each[name] for each in inputs] for name in ("rows", "lse", "local_lengths"))
-        after = (inputs[rank][name] for name in ("w_uv", "gate", "lengths"))
-        verdict = tolerance.close(out, dcp.dcp_value(*sources, *after, rank=rank))
+        held: Any = ([each[name] for each in inputs] for name in ("rows", "lse", "local_lengths"))
+        mine = (inputs[rank][name] for name in ("w_uv", "gate", "lengths"))
+        verdict = tolerance.close(out, dcp.dcp_value(*held, *mine, rank=rank))
         assert verdict.right, f"step {step}, rank {rank}: {verdict}"
     barrier(exchange)
     if missing := box.overdue():

@@ -19,15 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kgen.codegen import api, targets
+import kgen
+from kgen.codegen import api, schema, tables, targets
 from kgen.codegen.bench import timing, uncached
-from kgen.codegen.commands import text
-from kgen.codegen.compiler import nvrtc
+from kgen.codegen.bench.timing import Report, Timing
+from kgen.codegen.compiler import jobs, nvrtc
 from kgen.codegen.compiler.render import render
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.plan import plan
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def verdict(measured: float, limit: float) -> str:
 
 def steps(replays: int) -> Iterator[str]:
     """Microseconds a step of every shape, beside what they are held to."""
-    configs = [families.parse_slug(target.slug) for target in TARGETS]
+    configs = [schema.parse_slug(target.slug) for target in TARGETS]
     found = timing.run(configs, replays=replays)
     yield f"{found.machine}."
     yield (
@@ -107,46 +108,44 @@ def steps(replays: int) -> Iterator[str]:
         *("original", "prototype", "limit", "within", "goal"),
     )
     pairs = zip(TARGETS, found.timings, strict=True)
-    yield text.markdown(header, (step_row(*pair, found) for pair in pairs))
+    yield tables.markdown(header, (step_row(*pair, found) for pair in pairs))
 
 
-def step_row(target: Target, timing: timing.Timing, found: timing.Report) -> tuple[str, ...]:
+def step_row(target: Target, timed: Timing, found: Report) -> tuple[str, ...]:
     """One line of the table of :func:`steps`."""
-    ratios = found.ratios(timing)
-    goal = GOAL * max(timing.floor, found.yardstick)
-    numbers = (timing.floor, timing.measured, *ratios, target.original, target.prototype)
+    ratios = found.ratios(timed)
+    goal = GOAL * max(timed.floor, found.yardstick)
+    numbers = (timed.floor, timed.measured, *ratios, target.original, target.prototype)
     return (
         f"{target.heads}x{target.batch}",
-        timing.schedule,
+        timed.schedule,
         *(f"{number:.2f}" for number in (*numbers, target.limit)),
-        verdict(timing.measured, target.limit),
+        verdict(timed.measured, target.limit),
         f"{goal:.2f}",
     )
 
 
 def others(replays: int) -> Iterator[str]:
     """The same of the other families; none may be slower than the original."""
-    found = timing.run(map(families.parse_slug, OTHERS), replays=replays)
+    found = timing.run(map(schema.parse_slug, OTHERS), replays=replays)
     yield (
         f"By the same method; yardstick in this run: **{found.yardstick:.2f}**. The originals"
         f" took turns over {timing.SETS} weight sets, of value few enough for an L2; cold: more."
     )
     header = ("kernel", "schedule", "floor", "cold", "24 sets", "original", "within", "goal")
     rows = []
-    for original, timing in zip(OTHERS.values(), found.timings, strict=True):
-        alike, _ = timing.measure(
-            api.kernel(families.parse_slug(timing.slug)), replays, timing.SETS
-        )
-        rows.append(other_row(original, alike, timing, found.yardstick))
-    yield text.markdown(header, rows)
+    for original, timed in zip(OTHERS.values(), found.timings, strict=True):
+        alike, _ = timing.measure(api.kernel(schema.parse_slug(timed.slug)), replays, timing.SETS)
+        rows.append(other_row(original, alike, timed, found.yardstick))
+    yield tables.markdown(header, rows)
 
 
-def other_row(original: float, alike: float, timing: timing.Timing, unit: float) -> tuple[str, ...]:
+def other_row(original: float, alike: float, timed: Timing, unit: float) -> tuple[str, ...]:
     """One line of the table of :func:`others`; ``unit`` is the yardstick."""
-    numbers = (timing.floor, timing.measured, alike, original)
+    numbers = (timed.floor, timed.measured, alike, original)
     cells = (f"{number:.2f}" for number in numbers)
-    goal = f"{GOAL * max(timing.floor, unit):.2f}"
-    return (timing.slug, timing.schedule, *cells, verdict(alike, original), goal)
+    goal = f"{GOAL * max(timed.floor, unit):.2f}"
+    return (timed.slug, timed.schedule, *cells, verdict(alike, original), goal)
 
 
 def launches() -> Iterator[str]:
@@ -155,12 +154,12 @@ def launches() -> Iterator[str]:
         "CPU microseconds of one launch from Python (2 heads, 8 rows, all outputs given), median"
         " of 30 rounds of 200 launches."
     )
-    kernel = api.query(heads=2, batch=8)
+    kernel = kgen.query(heads=2, batch=8)
     rows = (row for name, arrays in callers(kernel) for row in launch_rows(kernel, name, arrays))
-    yield text.markdown(("arrays", "launch", "µs", "limit", "within"), rows)
+    yield tables.markdown(("arrays", "launch", "µs", "limit", "within"), rows)
 
 
-def callers(kernel: api.Kernel) -> Iterator[tuple[str, dict[str, Any]]]:
+def callers(kernel: Kernel) -> Iterator[tuple[str, dict[str, Any]]]:
     """The same arguments as arrays of each library here."""
     arrays = timing.device_arrays(kernel.plan.params)
     yield "cupy", arrays
@@ -176,7 +175,7 @@ def callers(kernel: api.Kernel) -> Iterator[tuple[str, dict[str, Any]]]:
     )
 
 
-def launch_rows(kernel: api.Kernel, name: str, arrays: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def launch_rows(kernel: Kernel, name: str, arrays: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Both ways of launching, timed."""
     kinds: tuple[tuple[str, Callable[[], Any], float], ...] = (
         ("bound", kernel.bind(**arrays), BOUND_US),
@@ -213,13 +212,13 @@ def compiles() -> Iterator[str]:
     slugs = (*(target.slug for target in TARGETS), *OTHERS)
     rows = [compile_row(slug, name) for slug in slugs]
     longest = max(float(row[2]) for row in rows)
-    yield text.markdown(header, rows)
+    yield tables.markdown(header, rows)
     yield f"Longest {longest:.3f} s; within the limit: {verdict(longest, COMPILE_S)}."
 
 
 def compile_row(slug: str, name: str) -> tuple[str, ...]:
     """One kernel of the table of :func:`compiles`."""
-    planned = plan(families.parse_slug(slug), name)
+    planned = plan(schema.parse_slug(slug), name)
     cubins = [nvrtc.compile(render(planned), name) for _ in range(3)]
     best = min(cubins, key=lambda cubin: cubin.seconds)
     return (
@@ -234,8 +233,6 @@ def compile_row(slug: str, name: str) -> tuple[str, ...]:
 
 def cpu() -> str:
     """The processor and the cores that this process may use."""
-    from kgen.codegen.compiler import jobs
-
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else 'an unnamed CPU'}, {jobs.cores()} cores"
@@ -255,7 +252,7 @@ def commands() -> Iterator[str]:
         (f"`{line}`, warm", warm, WARM_S),
         ("`kgen --help`", shown, HELP_S),
     )
-    yield text.markdown(
+    yield tables.markdown(
         ("command", "seconds", "limit", "within"),
         ((name, f"{took:.3f}", str(limit), verdict(took, limit)) for name, took, limit in rows),
     )

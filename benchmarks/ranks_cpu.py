@@ -20,9 +20,9 @@ from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
+from kgen.codegen import schema
 from kgen.codegen.compiler import jobs
 from kgen.codegen.errors import KgenError
-from kgen.codegen.schema import families
 from kgen.codegen.verify import ranks
 
 RANKS, TRANSPORTS = (2, 4), ("unicast", "multicast")
@@ -43,13 +43,13 @@ def slugs() -> Iterator[str]:
     """Every number of ranks, transport and form."""
     for dcp, transport, form in product(RANKS, TRANSPORTS, FORMS):
         fields = {"heads": 1, "batch": 3, "dcp": dcp, "transport": transport}
-        yield families.make("query", fields | form).slug
+        yield schema.make("query", fields | form).slug
 
 
 def run(slug: str, steps: int, seed: int) -> Result:
     """All steps of one seed."""
-    start, config = time.monotonic(), families.parse_slug(slug)
-    assert isinstance(config, families.Query)
+    start, config = time.monotonic(), schema.parse_slug(slug)
+    assert isinstance(config, schema.Query)
     try:
         verdicts = ranks.layers(config, steps, seed)
         wrong = [f"{name}: {v}" for name, v in verdicts.items() if not v.right]

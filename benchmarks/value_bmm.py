@@ -1,4 +1,4 @@
-"""Time both ways of W_UV, and print the lines of codegen/value_bmm.py's table.
+"""Time both ways of W_UV, and print the lines of codegen/schema/value_bmm.py's table.
 
     python benchmarks/value_bmm.py [--heads 6,8,12,16] [--batch 1,16,64,128,256] [--library torch]
 
@@ -14,12 +14,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kgen.codegen import api
+import kgen
+from kgen.codegen import schema
 from kgen.codegen.bench import timing
-from kgen.codegen.commands.text import markdown
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import Measured, families, matrix
+from kgen.codegen.runtime.kernel import Prepared
+from kgen.codegen.schema import matrix
+from kgen.codegen.schema.value_bmm import Measured
+from kgen.codegen.tables import markdown
 
 OUTPUTS, LATENT = 128, 512  # of a head
 BF16, FP32_COMPUTE, DEFAULT_ALGORITHM = 14, 68, -1  # CUDA_R_16BF, CUBLAS_COMPUTE_32F, GEMM_DEFAULT
@@ -75,7 +78,7 @@ LIBRARIES: dict[str, tuple[Gemm, Callable[[Any], Any]]] = {
 }
 
 
-def gemm_step(product: Gemm, gate: api.Prepared, *operands: Any) -> Callable[[Any], None]:
+def gemm_step(product: Gemm, gate: Prepared, *operands: Any) -> Callable[[Any], None]:
     """One launch of the GEMM and of the gate behind it."""
 
     def step(stream: Any) -> None:
@@ -88,8 +91,8 @@ def gemm_step(product: Gemm, gate: api.Prepared, *operands: Any) -> Callable[[An
 def gemm_time(heads: int, batch: int, library: str, replays: int) -> float:
     """Microseconds of the GEMM and the gate, weights cold."""
     product, convert = LIBRARIES[library]
-    sets = timing.array_sets(api.value(heads=heads, batch=batch).plan.params)
-    kernel = api.gate(heads=heads, batch=batch)
+    sets = timing.array_sets(kgen.value(heads=heads, batch=batch).plan.params)
+    kernel = kgen.gate(heads=heads, batch=batch)
     values = convert(timing.device_arrays(kernel.plan.params)["values"])
     names = ("gate", "lengths", "out")
     gate = kernel.bind(values=values, **{name: convert(sets[0][name]) for name in names})
@@ -100,7 +103,7 @@ def gemm_time(heads: int, batch: int, library: str, replays: int) -> float:
 
 def measure(heads: int, batch: int, library: str, replays: int) -> Measured:
     """Both ways at one shape."""
-    kernel, _ = timing.measure(api.value(heads=heads, batch=batch), replays)
+    kernel, _ = timing.measure(kgen.value(heads=heads, batch=batch), replays)
     return Measured(heads, batch, kernel, gemm_time(heads, batch, library, replays))
 
 
@@ -111,7 +114,7 @@ def row(found: Measured) -> tuple[str, ...]:
 
 
 def entry(found: Measured) -> str:
-    """The line of codegen/value_bmm.py."""
+    """The line of codegen/schema/value_bmm.py."""
     return f"        Measured({found.heads}, {found.batch}, {found.kernel:.2f}, {found.gemm:.2f}),"
 
 
@@ -124,7 +127,7 @@ def main() -> None:
     parser.add_argument("--library", choices=LIBRARIES, default=default)
     parser.add_argument("--replays", type=int, default=30)
     args = parser.parse_args()
-    known = {option.name: option for option in families.options(families.Value)}
+    known = {option.name: option for option in schema.options(schema.Value)}
     shapes = [
         (heads, batch)
         for heads in matrix.values(known["heads"], args.heads)

@@ -351,7 +351,7 @@ def plan(params: ParamTable | None = None, **changes: Any) -> Any:
         "params": params or table(),
         "polling": 0,
     }
-    made = SimpleNamespace(**fields | changes)
+    made: Any = SimpleNamespace(**fields | changes)
     made.resident = partial(Plan.resident, made)
     return made
 

@@ -5,24 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kgen.codegen.cache.keys import Identity, identity
+from kgen.codegen.cache.keys import Request
 from kgen.codegen.cache.store import Cache
 from kgen.codegen.compiler.render import Source
+from kgen.codegen.plan import plan
+from kgen.codegen.schema import QueryNorm
 
 IMAGE = bytes(range(256)) * 8
 OPTIONS = ("--one", "--two")
 
 
-def named(number: int = 0) -> Identity:
-    """The identity of the kernel ``number``."""
-    source = Source("query-h8-b64.cu", "query.cu.j2", "query", f"text {number}", (("a.cuh", "A"),))
-    return identity(source, "sm_90a", OPTIONS, "13.5")
+def named(number: int = 0) -> Request:
+    """The request for the kernel ``number``."""
+    source = Source("norm.cu", "norm.cu.j2", "norm", f"text {number}", (("a.cuh", "A"),))
+    return Request(plan(QueryNorm(batch=8)), source)
 
 
 def meta(number: int = 0) -> dict[str, Any]:
     """Metadata of the kernel ``number``."""
     fields = dict(named(number).fields)
-    facts = {"config": "query-h8-b64", "arch": "sm_90a", "nvrtc": "13.5", "options": OPTIONS}
+    facts = {
+        "kernel": "query_norm",
+        "name": "query_norm_row1",
+        "arch": "sm_90a",
+        "nvrtc": "13.5",
+        "options": OPTIONS,
+    }
     return {**facts, "fields": fields}
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from kgen import cli
 
-SLUGS = ("query_norm-b8", "query_norm-b4")
+SLUGS = ("query_norm-b8", "query_norm-b4", "gate-h1-b8")  # the first two share a cubin
 ARCHS = ("sm_90a", "sm_100a")
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 

@@ -15,11 +15,13 @@ import warnings
 from pathlib import Path
 
 from kgen.codegen import build
+from kgen.codegen.cache.keys import Request
 from kgen.codegen.cache.store import Cache
 from kgen.codegen.compiler import nvrtc
 from kgen.codegen.compiler.nvrtc import Cubin, Resources
 from kgen.codegen.compiler.render import Source
 from kgen.codegen.schema import QueryNorm
+from kgen.codegen.targets import DEFAULT
 
 CONFIG = QueryNorm(batch=8)
 PLAIN = nvrtc.compile
@@ -46,7 +48,7 @@ def counted(folder: Path, stuck: bool) -> None:
 def main() -> None:
     warnings.simplefilter("error")
     stuck = sys.argv[1:] == ["stuck"]
-    build.identify(build.plan(CONFIG), build.render(build.plan(CONFIG)))
+    assert Request.of(CONFIG, DEFAULT).key
     print("ready", flush=True)
     for line in sys.stdin:
         name, start = line.split()

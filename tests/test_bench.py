@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
+from kgen.codegen import schema
 from kgen.codegen.bench import timing, uncached
 from kgen.codegen.bench.baseline import yardstick
 from kgen.codegen.bench.timing import Machine, Report, Timing
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.plan import ParamTable, plan
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
 
 MACHINE = Machine("NVIDIA H200", "580.1", "13.0", "13.5+abc", "2026-01-02")
 TIMINGS = (
@@ -26,7 +26,7 @@ REPORT = Report(MACHINE, 30, 1.5, TIMINGS)
 
 
 def query_table(**fields: object) -> ParamTable:
-    return plan(families.make("query", {"heads": 8, "batch": 64} | fields)).params
+    return plan(schema.make("query", {"heads": 8, "batch": 64} | fields)).params
 
 
 def test_text_is_a_table() -> None:
@@ -60,7 +60,7 @@ def test_command_prints_the_report(monkeypatch: pytest.MonkeyPatch, flags: tuple
     monkeypatch.setattr(nvml, "require", lambda: None)
     asked: list[int] = []
 
-    def run(configs: tuple[families.Config, ...], replays: int) -> Report:
+    def run(configs: tuple[schema.Config, ...], replays: int) -> Report:
         asked.append(replays)
         return REPORT
 
@@ -92,7 +92,7 @@ def test_schedules_are_all_that_plans_choose() -> None:
     found = uncached.schedules()
     assert {schedule.scheme for schedule in found.values()} == {"rows", "ksplit"}
     assert all(uncached.name(schedule) == name for name, schedule in found.items())
-    config = families.make("query", {"heads": 2, "batch": 100})
+    config = schema.make("query", {"heads": 2, "batch": 100})
     planned = {plan(config, "sm_90a", schedule).schedule for schedule in found.values()}
     assert planned == set(found.values())
 
@@ -118,16 +118,16 @@ def test_too_little_memory_is_said() -> None:
         timing.set_count(100 * MIB, 50 * MIB, MIB)
 
 
-def ranks(model: type[families.Config]) -> bool:
+def ranks(model: type[schema.Config]) -> bool:
     """Whether a family is of several ranks, which bench refuses."""
-    return any(option.name == "dcp" and option.required for option in families.options(model))
+    return any(option.name == "dcp" and option.required for option in schema.options(model))
 
 
-@pytest.mark.parametrize("kernel", [k for k, m in families.KERNELS.items() if not ranks(m)])
+@pytest.mark.parametrize("kernel", [k for k, m in schema.KERNELS.items() if not ranks(m)])
 def test_every_family_gets_all_its_arguments(kernel: str) -> None:
-    known = {option.name for option in families.options(families.model_of(kernel))}
+    known = {option.name for option in schema.options(schema.model_of(kernel))}
     fields = {name: value for name, value in (("heads", 4), ("batch", 8)) if name in known}
-    table = plan(families.make(kernel, fields)).params
+    table = plan(schema.make(kernel, fields)).params
     made = timing.host_arguments(table)
     needed = {scalar.name for scalar in table.scalars if scalar.default is None}
     assert set(made) == needed | {array.name for array in table.arrays}

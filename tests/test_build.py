@@ -7,15 +7,18 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kgen.codegen import build
-from kgen.codegen.build import Result, build, build_many, job_count
+from kgen.codegen.build import Result, build, build_many
+from kgen.codegen.cache import keys
 from kgen.codegen.cache.store import Cache, Entry
 from kgen.codegen.compiler import jobs, nvrtc
+from kgen.codegen.compiler.jobs import job_count
 from kgen.codegen.compiler.nvrtc import Cubin, Resources
 from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning, CompileError, ConfigError, PlanError
@@ -24,6 +27,11 @@ from kgen.codegen.schema import Query
 
 CONFIG = Query(heads=8, batch=8)
 RESOURCES = Resources(90, 0, 8, 4, 4, 2048)
+
+
+def distinct(heads: Iterable[int], **fields: Any) -> list[Query]:
+    """Configurations none of which share a cubin: of several ranks, heads are in the code."""
+    return [Query(heads=each, batch=8, dcp=2, **fields) for each in heads]
 
 
 @pytest.fixture
@@ -64,7 +72,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Compiler:
 def test_the_second_build_is_a_hit_with_the_same_cubin(cache: Cache, fake: Compiler) -> None:
     first, second = build(CONFIG), build(CONFIG)
     assert (first.origin, second.origin) == ("compiled", "cache")
-    assert fake.names == ["query-h8-b8.cu"]
+    assert fake.names == ["query_rows8.cu"]
     assert first.cubin == second.cubin
     assert (first.key, first.path, first.plan) == (second.key, second.path, second.plan)
     assert first.path == cache.root / first.key / f"{first.key}.cubin"
@@ -76,24 +84,24 @@ def test_the_entry_says_what_it_is(cache: Cache, fake: Compiler) -> None:
     built = build(CONFIG, "sm_100a")
     entry = cache.get(built.key)
     assert isinstance(entry, Entry)
-    assert entry.meta["config"] == "query-h8-b8" and entry.meta["arch"] == "sm_100a"
+    assert entry.meta["name"] == "query_rows8" and entry.meta["arch"] == "sm_100a"
     assert entry.meta["options"] == list(nvrtc.options("sm_100a"))
     assert entry.meta["nvrtc"] == nvrtc.nvrtc_build()
     assert entry.meta["resources"] == dataclasses.asdict(RESOURCES)
 
 
-def test_targets_configurations_and_sources_have_their_own_entries(
+def test_targets_schedules_and_sources_have_their_own_entries(
     cache: Cache, fake: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {build(CONFIG).key, build(CONFIG, "sm_100a").key, build(Query(heads=6, batch=8)).key}
+    found = {build(CONFIG).key, build(CONFIG, "sm_100a").key, build(Query(heads=8, batch=16)).key}
 
     def edited(plan: Plan) -> Source:
         source = render(plan)
         return dataclasses.replace(source, text=source.text + "// edited\n")
 
-    monkeypatch.setattr(build, "render", edited)
+    monkeypatch.setattr(keys, "render", edited)
     assert build(CONFIG).origin == "compiled"
-    assert len(keys) == 3 and len(list(cache.entries())) == 4
+    assert len(found) == 3 and len(list(cache.entries())) == 4
 
 
 def test_the_default_target_is_the_setting(
@@ -120,7 +128,7 @@ def test_read_only_caches_are_asked_in_order_and_never_written(
     monkeypatch.setenv("KGEN_CACHE_PATH", f"{tmp_path / 'none'}:{far.root}")
     found = build(CONFIG)
     assert (found.origin, found.path) == ("cache", stored.path)
-    build(Query(heads=1, batch=1))
+    build(Query(heads=1, batch=16))
     assert len(list(far.entries())) == 1 and len(list(cache.entries())) == 1
     assert not (tmp_path / "none").exists()
 
@@ -139,7 +147,7 @@ def test_an_unwritable_cache_warns_once_and_builds_in_memory(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    configs = [Query(heads=heads, batch=1) for heads in range(1, 9)]
+    configs = distinct(range(1, 9))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = build_many(configs, ["sm_90a"])
@@ -157,9 +165,9 @@ def test_without_jit_only_the_cache_serves(
     build(CONFIG)
     monkeypatch.setenv("KGEN_JIT", "0")
     assert build(CONFIG).origin == "cache"
-    with pytest.raises(ConfigError, match="KGEN_JIT: got '0'; query-h6-b8 for sm_90a"):
-        build(Query(heads=6, batch=8))
-    assert fake.names == ["query-h8-b8.cu"]
+    with pytest.raises(ConfigError, match="KGEN_JIT: got '0'; query-h6-b16 for sm_90a"):
+        build(Query(heads=6, batch=16))
+    assert fake.names == ["query_rows8.cu"]
 
 
 def test_sources_headers_and_cubins_are_dumped(
@@ -170,8 +178,8 @@ def test_sources_headers_and_cubins_are_dumped(
     built = build(CONFIG)
     source = render(built.plan)
     dump = tmp_path / "dump" / "here"
-    assert (dump / "query-h8-b8-sm_90a.cu").read_text() == source.text
-    assert (dump / "query-h8-b8-sm_90a.cubin").read_bytes() == built.cubin.image
+    assert (dump / "query_rows8-sm_90a.cu").read_text() == source.text
+    assert (dump / "query_rows8-sm_90a.cubin").read_bytes() == built.cubin.image
     assert source.headers
     assert all((dump / name).read_text() == text for name, text in source.headers)
 
@@ -183,7 +191,7 @@ def test_a_failing_source_is_dumped_too(
     fake.inside = _refuse
     with pytest.raises(CompileError):
         build(CONFIG)
-    assert (tmp_path / "dump" / "query-h8-b8-sm_90a.cu").exists()
+    assert (tmp_path / "dump" / "query_rows8-sm_90a.cu").exists()
 
 
 def test_an_unwritable_dump_names_the_setting(
@@ -221,22 +229,34 @@ def _refuse(source: Source) -> None:
 def test_a_failure_is_stored_nowhere_and_repeats(cache: Cache, fake: Compiler) -> None:
     fake.inside = _refuse
     for _ in range(2):
-        with pytest.raises(CompileError, match=r"query-h8-b8\.cu is refused"):
+        with pytest.raises(CompileError, match=r"query_rows8\.cu is refused"):
             build(CONFIG)
     assert len(fake.names) == 2 and list(cache.root.iterdir()) == []
     fake.inside = lambda source: None
     assert build(CONFIG).origin == "compiled"
 
 
+def test_kernels_that_share_a_cubin_are_compiled_once(cache: Cache, fake: Compiler) -> None:
+    configs = [Query(heads=heads, batch=batch) for heads in (6, 8) for batch in (1, 8, 16)]
+    told: list[Result] = []
+    results = build_many(configs, ["sm_90a"], on_done=told.append)
+    made = [result.artifact for result in results if result.artifact]
+    assert [each.plan.config for each in made] == configs and len(told) == len(configs)
+    assert sorted(fake.names) == ["query_ksplit16x2.cu", "query_rows8.cu"]
+    assert Counter(each.origin for each in made) == {"compiled": 2, "shared": 4}
+    assert len({each.key for each in made}) == len({each.cubin.image for each in made}) == 2
+    assert build(Query(heads=1, batch=2)).origin == "cache"
+
+
 def test_many_come_in_order_and_one_failure_stops_no_other(cache: Cache, fake: Compiler) -> None:
     def fail(source: Source) -> None:
-        if "h2-" in source.name:
+        if "_h2_" in source.name:
             _refuse(source)
-        if "h3-" in source.name:
+        if "_h3_" in source.name:
             raise ZeroDivisionError
 
     fake.inside = fail
-    configs = [Query(heads=heads, batch=8, scheme="ksplit") for heads in (1, 2, 3, 4)]
+    configs = distinct((1, 2, 3, 4), scheme="ksplit", transport="unicast")
     told: list[Result] = []
     tellers = set()
 
@@ -256,7 +276,7 @@ def test_many_come_in_order_and_one_failure_stops_no_other(cache: Cache, fake: C
 
 
 @pytest.mark.parametrize(
-    ("cores", "megabytes", "asked", "jobs"),
+    ("cores", "megabytes", "asked", "count"),
     [
         (2, 8192, None, 2),
         (2, 8192, 1, 1),
@@ -269,11 +289,11 @@ def test_many_come_in_order_and_one_failure_stops_no_other(cache: Cache, fake: C
     ],
 )
 def test_jobs_exceed_neither_cores_nor_memory(
-    monkeypatch: pytest.MonkeyPatch, cores: int, megabytes: int, asked: int | None, jobs: int
+    monkeypatch: pytest.MonkeyPatch, cores: int, megabytes: int, asked: int | None, count: int
 ) -> None:
     monkeypatch.setattr(jobs, "cores", lambda: cores)
     monkeypatch.setattr(jobs, "memory", lambda: megabytes << 20)
-    assert job_count(asked) == jobs
+    assert job_count(asked) == count
 
 
 @pytest.mark.parametrize("asked", [0, -1])
@@ -288,7 +308,7 @@ def test_jobs_run_side_by_side_and_no_more_of_them(
     monkeypatch.setattr(jobs, "cores", lambda: 3)
     together = threading.Barrier(3)
     fake.inside = lambda source: together.wait(20)
-    results = build_many([Query(heads=h, batch=1) for h in range(1, 7)], ["sm_90a"], jobs=9)
+    results = build_many(distinct(range(1, 7)), ["sm_90a"], jobs=9)
     assert [result.error for result in results] == [None] * 6
     assert fake.most == 3
 
@@ -298,9 +318,7 @@ def test_an_interrupt_cancels_what_has_not_begun(cache: Cache, fake: Compiler) -
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_many(
-            [Query(heads=h, batch=1) for h in range(1, 100)], ["sm_90a"], jobs=1, on_done=interrupt
-        )
+        build_many(distinct(range(1, 100)), ["sm_90a"], jobs=1, on_done=interrupt)
     assert len(fake.names) < 50
 
 
@@ -323,7 +341,7 @@ def test_a_source_that_does_not_compile_says_so_each_time(
         source = render(plan)
         return dataclasses.replace(source, text=source.text + "int broken = missing;\n")
 
-    monkeypatch.setattr(build, "render", broken)
+    monkeypatch.setattr(keys, "render", broken)
     texts = []
     for _ in range(2):
         with pytest.raises(CompileError, match=r"> +\d+ \| int broken = missing;") as caught:
@@ -337,12 +355,12 @@ ISOLATED = """
 import sys
 from pathlib import Path
 import kgen
-from kgen.codegen import arch, cache, compiler, errors, machine, plan, render, settings
-from kgen.codegen import build as module
+from kgen.codegen import build, cache, compiler, errors, plan, settings, targets
+from kgen.codegen.compiler import jobs, nvrtc, render
 left = [str(path) for path in Path.cwd().rglob("*")]
 assert left == [], left
 from kgen.codegen.schema import Query
-print(module.build(Query(heads=8, batch=8)).path)
+print(build.build(Query(heads=8, batch=8)).path)
 loaded = {"cupy", "torch", "numpy"} & set(sys.modules)
 assert not loaded, loaded
 assert not any("libcuda.so" in line for line in open("/proc/self/maps"))
@@ -371,7 +389,7 @@ def test_import_writes_nothing_and_build_touches_no_driver(tmp_path: Path) -> No
 def test_both_cores_are_busy(cache: Cache) -> None:
     build(CONFIG)
     wall, cpu = time.perf_counter(), time.process_time()
-    results = build_many([Query(heads=h, batch=8) for h in range(10, 20)], ["sm_90a"], jobs=2)
+    results = build_many(distinct(range(10, 20)), ["sm_90a"], jobs=2)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     assert all(result.artifact for result in results)
     assert cpu / wall > 1.7

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import build
 from kgen.codegen.build import Artifact, build
+from kgen.codegen.cache import keys
 from kgen.codegen.cache.store import Cache, Entry
 from kgen.codegen.compiler import nvrtc
 from kgen.codegen.compiler.nvrtc import Cubin, Resources
@@ -284,7 +284,7 @@ def test_another_user_meets_what_only_root_may_write_or_read(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = render(plan(CONFIG))
-    monkeypatch.setattr(build, "render", lambda _plan: source)
+    monkeypatch.setattr(keys, "render", lambda _plan: source)
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         build(CONFIG, cache=Cache(Path(place) / "before"))  # the child may read no module
@@ -294,8 +294,8 @@ def test_another_user_meets_what_only_root_may_write_or_read(
             path = build(CONFIG, cache=cache).path
             assert path
             cache.root.chmod(0o755)
-        if kind == "a cache":
-            path.parent.rename(cache.root / ("0" * 64))
+            if kind == "a cache":
+                path.parent.rename(cache.root / ("0" * 64))
 
         def work() -> None:
             artifact, (text,) = built(cache, 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kgen.codegen.build import Artifact, build_many
-from kgen.codegen.compiler import canonical
+from kgen.codegen.compiler import goldens
 from kgen.codegen.compiler.nvrtc import Resources
 from kgen.codegen.errors import PlanError
 from kgen.codegen.plan import Plan, plan
@@ -61,7 +61,7 @@ def ctas(made: Plan, found: Resources) -> int:
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_no_spills_and_room_for_the_plans_ctas(arch: str) -> None:
-    slugs = tuple(slug for slug in canonical.SLUGS if fits(slug, arch))
+    slugs = tuple(slug for slug in goldens.SLUGS if fits(slug, arch))
     assert slugs
     for artifact in built(slugs, arch):
         slug, found = artifact.plan.config.slug, artifact.cubin.resources
@@ -72,8 +72,8 @@ def test_no_spills_and_room_for_the_plans_ctas(arch: str) -> None:
 
 def test_every_canonical_kernel_fits_every_target() -> None:
     """All but index_front on sm_120a, whose weights leave no room there."""
-    refused = [(s, a) for s in canonical.SLUGS for a in TARGETS if not fits(s, a)]
-    fronts = [s for s in canonical.SLUGS if s.startswith("index_front")]
+    refused = [(s, a) for s in goldens.SLUGS for a in TARGETS if not fits(s, a)]
+    fronts = [s for s in goldens.SLUGS if s.startswith("index_front")]
     assert refused == [(slug, "sm_120a") for slug in fronts]
 
 
@@ -117,7 +117,7 @@ def as_meant(found: Counter[str], least: int, name: str) -> bool:
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_the_instructions_meant_are_in_the_cubin(arch: str, tmp_path: Path) -> None:
-    slugs = tuple(slug for slug in (*canonical.SLUGS, *OTHERS) if fits(slug, arch))
+    slugs = tuple(slug for slug in (*goldens.SLUGS, *OTHERS) if fits(slug, arch))
     kinds = {(made.plan.template, *meant(made.plan).values()): made for made in built(slugs, arch)}
     with ThreadPoolExecutor(2) as pool:
         disassembled = list(pool.map(lambda made: opcodes(made, tmp_path), kinds.values()))

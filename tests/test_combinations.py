@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import build
-from kgen.codegen.cache import lookup
+from kgen.codegen import build, schema
+from kgen.codegen.cache.keys import Request
 from kgen.codegen.commands import text
-from kgen.codegen.compiler import nvrtc
 from kgen.codegen.compiler.render import render
 from kgen.codegen.errors import ConfigError
 from kgen.codegen.plan import plan
-from kgen.codegen.schema import Config, Query, combinations, families
+from kgen.codegen.schema import Config, Query, combinations
 from kgen.codegen.schema.combinations import Combination
 from kgen.codegen.targets import TARGETS
 
@@ -37,13 +36,11 @@ def name(found: Combination) -> str:
 def make(found: Combination, heads: int, batch: int) -> Config:
     """What belongs to the rows scheme is asked of it where auto would take another."""
     scheme = "rows" if found.fields.get("q_b_cp_async") else "auto"
-    return families.make(
-        "query", {"heads": heads, "batch": batch, "scheme": scheme, **found.fields}
-    )
+    return schema.make("query", {"heads": heads, "batch": batch, "scheme": scheme, **found.fields})
 
 
 def test_every_combination_is_there() -> None:
-    switches = [option for option in families.options(Query) if option.type is bool]
+    switches = [option for option in schema.options(Query) if option.type is bool]
     assert len({found.flags for found in ALL}) == len(ALL) == 2 ** len(switches)
     assert len(LEGAL) == 2 * (1 + 3 * 2 * 2)  # q_b_cp_async; dense, 3 of dsa; late, q_c
 
@@ -52,10 +49,10 @@ def test_every_combination_is_there() -> None:
 def test_legal_ones_plan_and_render(found: Combination) -> None:
     for heads, batch, arch in product(HEADS, BATCHES, ARCHS):
         made = plan(make(found, heads, batch), arch)
-        assert made.config.slug in render(made).text
+        assert made.entry in render(made).text
 
 
-RULES = {
+RULES: dict[tuple[str, str], Callable[[dict[str, Any]], Any]] = {
     ("fp8", "needs dsa"): lambda f: f.get("fp8") and not f.get("dsa"),
     ("nvfp4", "needs dsa and fp8"): lambda f: (
         f.get("nvfp4") and not (f.get("dsa") and f.get("fp8"))
@@ -83,7 +80,7 @@ def test_legal_ones_break_no_rule() -> None:
 
 def test_cp_async_is_refused_where_the_plan_takes_another_scheme() -> None:
     for batch in BATCHES:
-        config = families.make("query", {"heads": 8, "batch": batch, "q_b_cp_async": True})
+        config = schema.make("query", {"heads": 8, "batch": batch, "q_b_cp_async": True})
         if plan(Query(heads=8, batch=batch)).scheme == "rows":
             assert plan(config).scheme == "rows"
         else:
@@ -92,9 +89,9 @@ def test_cp_async_is_refused_where_the_plan_takes_another_scheme() -> None:
 
 
 def test_the_table_names_every_legal_combination() -> None:
-    text = text.schema_tables()
+    listing = text.schema_tables()
     alone, *_ = combinations.summaries(Query)
-    assert alone in text and alone.startswith(f"{len(LEGAL)} legal combinations")
+    assert alone in listing and alone.startswith(f"{len(LEGAL)} legal combinations")
     first, second = alone.split(": ", 1)[1].split(", each alone or with one of: ")
     bound = [set(re.findall(r"--[\w-]+", part)) for part in first.split(", ")]
     free = [set(), *(set(re.findall(r"--[\w-]+", part)) for part in second.split(", "))]
@@ -103,9 +100,9 @@ def test_the_table_names_every_legal_combination() -> None:
 
 
 def test_every_family_has_its_sentence() -> None:
-    text = text.schema_tables()
-    for model in families.KERNELS.values():
-        assert all(sentence in text for sentence in combinations.summaries(model))
+    listing = text.schema_tables()
+    for model in schema.KERNELS.values():
+        assert all(sentence in listing for sentence in combinations.summaries(model))
 
 
 def distinct() -> tuple[list[tuple[Config, str]], list[tuple[Config, str]]]:
@@ -152,8 +149,7 @@ def overflow(result: build.Result) -> dict[str, int]:
 
 
 def key(**fields: Any) -> str:
-    source = render(plan(families.make("query", fields)))
-    return lookup.key(source, "sm_90a", nvrtc.options("sm_90a"), "13.5")
+    return Request.of(schema.make("query", fields), "sm_90a").code
 
 
 BASE: dict[str, Any] = {"heads": 8, "batch": 8}
@@ -161,31 +157,39 @@ BASE: dict[str, Any] = {"heads": 8, "batch": 8}
 
 def changes() -> Iterator[tuple[str, dict[str, Any], Any]]:
     """Each field, a legal setting of the others, and another value for it."""
-    dsa, dcp = {"dsa": True}, {"dcp": 2}
+    dsa: dict[str, Any] = {"dsa": True}
+    dcp: dict[str, Any] = {"dcp": 2}
     needed = {"fp8": dsa, "nvfp4": dsa | {"fp8": True}, "late": dsa, "store_qc": dsa}
     needed |= dict.fromkeys(("poll", "transport", "q_heads", "watchdog"), dcp)
     others = {
         "heads": 9,
-        "batch": 9,
-        "scheme": "rows",
+        "batch": 7,
+        "scheme": "ksplit",
         "dcp": 2,
         "transport": "unicast",
         "q_heads": 64,
     }
-    for option in families.options(Query):
+    for option in schema.options(Query):
         other = not option.default if option.type is bool else others.get(option.name, 9)
         yield option.name, BASE | needed.get(option.name, {}), other
 
 
 @pytest.mark.parametrize(("field", "others", "value"), tuple(changes()), ids=lambda v: str(v)[:12])
-def test_a_changed_field_changes_the_key(field: str, others: dict[str, Any], value: Any) -> None:
-    assert key(**others | {field: value}) != key(**others)
+def test_a_changed_field_changes_the_code_unless_it_is_launch_data(
+    field: str, others: dict[str, Any], value: Any
+) -> None:
+    same = key(**others | {field: value}) == key(**others)
+    assert same == (field in ("heads", "batch"))
+
+
+def test_with_dcp_heads_are_in_the_code() -> None:
+    assert key(heads=8, batch=8, dcp=2) != key(heads=9, batch=8, dcp=2)
 
 
 @pytest.mark.parametrize("found", LEGAL, ids=name)
 def test_a_default_written_out_changes_nothing(found: Combination) -> None:
     given = BASE | found.fields
-    written = {o.name: o.default for o in families.options(Query) if not o.required} | given
+    written = {o.name: o.default for o in schema.options(Query) if not o.required} | given
     assert len(written) == len(Query.model_fields)
     assert key(**written) == key(**given)
 

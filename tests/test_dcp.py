@@ -11,14 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.compiler.render import render
 from kgen.codegen.dcp import layout
+from kgen.codegen.dims import PARTIAL_SENTINEL
 from kgen.codegen.emulator.executor import emulate
 from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import plan
 from kgen.codegen.reference import dcp
 from kgen.codegen.reference.formats import from_bf16, to_bf16, to_e4m3
-from kgen.codegen.schema import families
 from kgen.codegen.verify import tolerance
 from kgen.codegen.verify.samples import bf16
 
@@ -75,12 +76,12 @@ def compiled(request: pytest.FixtureRequest) -> None:
     few = len(request.session.items) < len(CASES)
     if few or missing_compiler() or "PYTEST_XDIST_WORKER" in os.environ:
         return
-    configs = {families.parse_slug(slug) for slug in SLUGS}
-    for dcp, heads, batch, fields in CASES:
+    configs = {schema.parse_slug(slug) for slug in SLUGS}
+    for ranks_, heads, batch, fields in CASES:
         plain = {"dsa": True} if "dsa" in fields else {}
         shape = {"heads": heads, "batch": batch}
-        for more in (plain, fields | {"dcp": dcp}):
-            configs.add(families.make("query", shape | more))
+        for more in (plain, fields | {"dcp": ranks_}):
+            configs.add(schema.make("query", shape | more))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda config: emulate(plan(config)), configs))
 
@@ -134,7 +135,7 @@ def test_without_poll_and_query_wait(fields: Arrays, lazy: bool) -> None:
     """The same bytes; query_wait reads a full mailbox, changes nothing and ends."""
     subject = Queries.of(dcp=2, heads=2, batch=3, transport="unicast", poll=False, **fields)
     wide = {"bf16": True, "q_heads": 6} if fields else {}
-    wait = emulate(plan(families.make("query_wait", {"heads": 2, "batch": 3, "dcp": 2, **wide})))
+    wait = emulate(plan(schema.make("query_wait", {"heads": 2, "batch": 3, "dcp": 2, **wide})))
     assert "mailbox" not in subject.whole.plan.params.names
     for parity, seed in ((0, 1), (1, 2), (0, 3)):
         given = subject.inputs()
@@ -149,7 +150,7 @@ def test_without_poll_and_query_wait(fields: Arrays, lazy: bool) -> None:
 
 @cpu
 def test_query_wait_of_a_missing_word_is_a_deadlock() -> None:
-    wait = emulate(plan(families.make("query_wait", {"heads": 1, "batch": 2, "dcp": 2})))
+    wait = emulate(plan(schema.make("query_wait", {"heads": 1, "batch": 2, "dcp": 2})))
     boxes = ranks.boxes_of(layout.Shape(2, 1, 2))
     for box in boxes:
         box.view("mailbox", 0)[...] = 1
@@ -216,7 +217,7 @@ SOURCES: dict[str, Callable[[Arrays], None]] = {
     "-inf": lambda a: a["lse"].fill(-np.inf),
     "inf": lambda a: a["lse"].fill(np.inf),
     "negative zeros": lambda a: a["rows"].fill(0x8000),
-    "pairs that are the sentinel": lambda a: a["rows"].view(np.uint32).fill(layout.PARTIAL),
+    "pairs that are the sentinel": lambda a: a["rows"].view(np.uint32).fill(PARTIAL_SENTINEL),
     "NaN rows": lambda a: a["rows"][:, :, ::7].fill(0x7FC0),
     "negative NaN rows": lambda a: a["rows"][:, :, ::7].fill(0xFFFF),
     "lowest": lambda a: a["lse"].fill(-3.3e38),
@@ -309,7 +310,7 @@ WATCHED = {"dcp": 2, "heads": 1, "batch": 3, "watchdog": 50}
 
 @pytest.mark.parametrize("kernel", ["query", "query_wait", "dcp_value"])
 def test_a_watchdog_takes_an_address_to_report_to(kernel: str) -> None:
-    assert "report" in plan(families.make(kernel, WATCHED)).params.names
+    assert "report" in plan(schema.make(kernel, WATCHED)).params.names
 
 
 @cpu
@@ -322,7 +323,7 @@ def test_a_watchdog_changes_no_query(poll: bool) -> None:
     want = subject.expected(given, 1)
     launch(subject.whole, subject.boxes, given, 0, seed=1)
     if not poll:
-        wait = emulate(plan(families.make("query_wait", WATCHED)))
+        wait = emulate(plan(schema.make("query_wait", WATCHED)))
         launch(wait, subject.boxes, [{}, {}], 0, seed=1)
     subject.check(given, want, 0)
 

@@ -9,7 +9,7 @@ import pytest
 from kgen.codegen.bench import timing
 from kgen.codegen.build import build_many
 from kgen.codegen.commands import text
-from kgen.codegen.errors import PlanError
+from kgen.codegen.errors import ConfigError, PlanError
 from kgen.codegen.inspection import disasm
 from kgen.codegen.plan import plan
 from kgen.codegen.schema import parse_slug

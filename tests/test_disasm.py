@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kgen import cli
+from kgen.codegen import schema
 from kgen.codegen.compiler import nvrtc
 from kgen.codegen.compiler.render import Source
 from kgen.codegen.errors import CompileError, KgenError
 from kgen.codegen.inspection import disasm
 from kgen.codegen.inspection.disasm import Inspection
-from kgen.codegen.schema import families
 from kgen.codegen.targets import TARGETS
 
 pytestmark = pytest.mark.nvrtc
@@ -34,7 +34,7 @@ def kgen(*args: str) -> Result:
 
 
 def inspected(slug: str, arch: str) -> Inspection:
-    return disasm.inspect(families.parse_slug(slug), arch)
+    return disasm.inspect(schema.parse_slug(slug), arch)
 
 
 def count(counts: Counter[str] | None, *parts: str) -> int:

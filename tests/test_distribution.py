@@ -28,7 +28,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     skip = shutil.ignore_patterns("__pycache__")
     for folder in ("codegen", "templates"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=skip)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "py.typed", "__init__.py", "cli.py"):
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "py.typed",
+        "__init__.py",
+        "__init__.pyi",
+        "cli.py",
+    ):
         shutil.copy(ROOT / name, tree)
     run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(work), str(tree))
     (built,) = work.glob("*.whl")
@@ -37,8 +45,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    expected = [ROOT / "cli.py", ROOT / "py.typed", *(ROOT / "codegen").glob("*.py")]
-    for pattern in ("**/*.cu.j2", "**/*.cu", "**/*.cuh", "host/*.h", "host/*.cpp"):
+    expected = [
+        ROOT / "cli.py",
+        ROOT / "py.typed",
+        ROOT / "__init__.pyi",
+        *(ROOT / "codegen").rglob("*.py"),
+    ]
+    for pattern in ("**/*.cu.j2", "**/*.cu", "**/*.cuh", "emulator/executor/*"):
         found = list((ROOT / "templates").glob(pattern))
         assert found
         expected += found
@@ -55,7 +68,7 @@ def test_installs_and_builds(wheel: Path, tmp_path: Path) -> None:
     args = ("build", "--heads", "1", "--batch", "1", "-o", str(tmp_path / "out"))
     home = run(sys.executable, "-c", code, *args, PYTHONPATH=str(site)).splitlines()[0]
     assert home == str(site / "kgen" / "__init__.py")
-    assert (tmp_path / "out" / "query-h1-b1-sm_90a.cubin").stat().st_size > 1000
+    assert (tmp_path / "out" / "query_rows8-sm_90a.cubin").stat().st_size > 1000
 
 
 def test_installed_without_a_checkout_asks_for_a_folder(wheel: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_import_never_touches_the_driver() -> None:
         assert not {"cupy", "pydantic", "jinja2", "numpy"} & set(sys.modules), "heavy import"
         kgen.query, kgen.Kernel, kgen.ArgumentError
         assert not {"cupy", "torch"} & set(sys.modules), "array library imported"
-        from kgen.codegen import driver
+        from kgen.codegen.runtime import driver
         assert driver._driver is None
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)

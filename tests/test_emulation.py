@@ -16,12 +16,12 @@ from click.testing import CliRunner
 
 import kgen
 from kgen import cli
+from kgen.codegen import schema
 from kgen.codegen.compiler.render import render
 from kgen.codegen.emulator import kernel
 from kgen.codegen.emulator.kernel import Emulation, emulate
 from kgen.codegen.errors import ArgumentError, ConfigError, EmulationError
-from kgen.codegen.schema import families
-from kgen.codegen.verify import cpu, gpu, samples
+from kgen.codegen.verify import cpu, families, gpu, samples
 
 pytestmark = pytest.mark.cpu
 
@@ -40,7 +40,7 @@ def inputs() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("kernel", "fields"),
-    [(SLUG, {}), ("query_norm", {"batch": 3}), (families.parse_slug(SLUG), {})],
+    [(SLUG, {}), ("query_norm", {"batch": 3}), (schema.parse_slug(SLUG), {})],
     ids=["slug", "fields", "config"],
 )
 def test_a_kernel_is_named_in_three_ways(kernel: Any, fields: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ def test_a_deadlock_says_who_waits_for_what_and_where() -> None:
 
 
 def test_verify_is_repeated_by_its_seed() -> None:
-    config = families.parse_slug("gate-h1-b3")
+    config = schema.parse_slug("gate-h1-b3")
     first, again = (cpu.verify(config, seed=4) for _ in range(2))
     assert first == again and first.right
     held = [cpu.run(emulate(config), _sample(config), seed) for seed in (4, 5)]
@@ -134,7 +134,8 @@ def test_verify_is_repeated_by_its_seed() -> None:
 
 
 def _sample(config: Any) -> samples.Sample:
-    return samples.gate(config, np.random.default_rng(3), 8)
+    made: samples.Sample = families.of("gate").sample(config, np.random.default_rng(3), 8)
+    return made
 
 
 def test_the_command() -> None:

@@ -6,13 +6,14 @@ import zlib
 
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.emulator.kernel import emulate
 from kgen.codegen.plan import Schedule
+from kgen.codegen.plan.forms import form_of
 from kgen.codegen.plan.index_front import schedule_of
 from kgen.codegen.plan.query import FOLDED, KPAIR, KSPLIT, ROWS
-from kgen.codegen.plan.forms import form_of
-from kgen.codegen.schema import Query, families
-from kgen.codegen.verify import cpu, gpu
+from kgen.codegen.schema import Query
+from kgen.codegen.verify import cpu, outcome
 
 from .data import inputs
 from .vectors import vector
@@ -46,7 +47,7 @@ def judge_vector(name: str, schedule: Schedule | None = None) -> None:
     family, fields, sample, expectations = vector(name)
     made = emulate(family, schedule=schedule, **fields)
     seed = zlib.crc32(f"{name} {made.plan.schedule}".encode())
-    verdicts = gpu.check(made.plan, expectations, cpu.run(made, sample, seed))
+    verdicts = outcome.check(made.plan, expectations, cpu.run(made, sample, seed))
     assert all(verdict.right for verdict in verdicts.values()), verdicts
     first = next(iter(verdicts.values()))
     # 8x33 has a row with one flip in q_c; `folded` does not form it, and rounds elsewhere.
@@ -86,6 +87,6 @@ def test_front_vector_in_the_other_scheme(name: str) -> None:
 
 @pytest.mark.parametrize("slug", FRESH)
 def test_fresh_inputs(slug: str) -> None:
-    outcome = cpu.verify(families.parse_slug(slug), seed=zlib.crc32(slug.encode()))
+    outcome = cpu.verify(schema.parse_slug(slug), seed=zlib.crc32(slug.encode()))
     assert outcome.right, outcome.text()
     assert outcome.arch == "sm_90a on the CPU" and outcome.launches >= 4

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kgen
-from kgen.codegen.reference import query
+from kgen.codegen.reference.query import query as reference_query
+from kgen.codegen.reference.value import value as reference_value
 
 from .test_benchmarks import load
 
@@ -31,9 +32,14 @@ def bf16(values: np.ndarray) -> Any:
 
 
 def query(packed: Any, *, cache: Any, slots: Any, **given: Any) -> Any:
-    weights = {name: bits(given[name]) for name in ("w_qa", "w_kva", "w_qb", "w_uk")}
-    scales = {"q_scale_inv": float(given["q_scale_inv"]), "k_scale": float(given["k_scale_inv"])}
-    made = query.query(bits(packed), **weights, **scales, eps=given["eps"])
+    weights: dict[str, Any] = {
+        name: bits(given[name]) for name in ("w_qa", "w_kva", "w_qb", "w_uk")
+    }
+    scales: dict[str, Any] = {
+        "q_scale_inv": float(given["q_scale_inv"]),
+        "k_scale": float(given["k_scale_inv"]),
+    }
+    made = reference_query(bits(packed), **weights, **scales, eps=given["eps"])
     taken = slots >= 0
     lines = cache.view(torch.uint8).view(-1, 576)
     lines[slots[taken]] = torch.from_numpy(made.rows)[taken]
@@ -41,7 +47,7 @@ def query(packed: Any, *, cache: Any, slots: Any, **given: Any) -> Any:
 
 
 def value(latent: Any, *, w_uv: Any, gate: Any, lengths: Any) -> Any:
-    return bf16(query.value(bits(latent), bits(w_uv), bits(gate), lengths.numpy()))
+    return bf16(reference_value(bits(latent), bits(w_uv), bits(gate), lengths.numpy()))
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.emulator.executor import Emulated
 from kgen.codegen.emulator.kernel import Emulation
 from kgen.codegen.errors import ConfigError, EmulationError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.schema import families
 
 from .test_benchmarks import load
 
@@ -35,14 +35,14 @@ def test_every_family_and_kind_is_drawn(fuzz: ModuleType, drawn: list[tuple[str,
     kinds = Counter(kind for kind, _ in drawn)
     assert kinds.keys() == fuzz.KINDS.keys() and min(kinds.values()) > 5
     assert {name for kind in kinds for name in kind.removesuffix(" with dcp").split(", ")} == {
-        *families.KERNELS
+        *schema.KERNELS
     }
 
 
 def test_every_value_of_a_field_is_drawn(drawn: list[tuple[str, Plan]]) -> None:
-    for kernel, model in families.KERNELS.items():
+    for kernel, model in schema.KERNELS.items():
         configs = [made.config for _, made in drawn if made.config.kernel == kernel]
-        for option in families.options(model) if configs else ():
+        for option in schema.options(model) if configs else ():
             found = {getattr(config, option.name) for config in configs}
             assert len(found) >= 2, f"{kernel}: {option.name} is always {found}"
     queries = [made for _, made in drawn if getattr(made.config, "transport", "")]
@@ -59,7 +59,7 @@ def test_a_number_is_always_the_same(fuzz: ModuleType, drawn: list[tuple[str, Pl
 def test_what_a_plan_refuses_is_drawn_again(fuzz: ModuleType, monkeypatch: PATCH) -> None:
     refused = []
 
-    def picky(config: families.Config, **more: object) -> Plan:
+    def picky(config: schema.Config, **more: object) -> Plan:
         if getattr(config, "q", 1) == 1 and config.kernel == "value":
             refused.append(config)
             raise ConfigError("q", 1, "refused here")
@@ -75,8 +75,8 @@ def test_a_failure_says_what_repeats_it(fuzz: ModuleType, monkeypatch: PATCH) ->
     def trial(made: Emulation | Emulated, seed: int) -> None:
         raise EmulationError("it deadlocks\n  again: kgen verify of another schedule")
 
-    monkeypatch.setattr(fuzz.verify_cpu, "emulate", lambda made: made)
-    monkeypatch.setattr(fuzz.verify_cpu, "trial", trial)
+    monkeypatch.setattr(fuzz.cpu, "emulate", lambda made: made)
+    monkeypatch.setattr(fuzz.cpu, "trial", trial)
     result = fuzz.run(1, 3)
     assert result.trouble == "it deadlocks" and result.label and result.number == 3
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -17,24 +16,45 @@ import pytest
 
 from kgen.codegen import build
 from kgen.codegen.cache import keys
-from kgen.codegen.cache.keys import combine, identity, key
+from kgen.codegen.cache.keys import Request, combine
 from kgen.codegen.cache.store import Cache
-from kgen.codegen.compiler import render
+from kgen.codegen.compiler import nvrtc, render
 from kgen.codegen.compiler.render import TEMPLATES, Source
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.schema import VERSION, make, parse_slug
+from kgen.codegen.schema import VERSION, QueryNorm, parse_slug
 
 from .configs import forms
 
 ROOT = Path(__file__).parent.parent
-SOURCE = Source("query-h8-b64.cu", "query.cu.j2", "query", "text", (("a.cuh", "A"), ("b.cuh", "B")))
+SOURCE = Source("norm.cu", "norm.cu.j2", "norm", "text", (("a.cuh", "A"), ("b.cuh", "B")))
+PLAN = plan(QueryNorm(batch=8))
 OPTIONS = ("--one", "--two")
-TRANSPORTS = ("multicast", "unicast")
-KEY = key(SOURCE, "sm_90a", OPTIONS, "13.5")
+
+
+def request(source: Source = SOURCE, arch: str = "sm_90a") -> Request:
+    return Request(
+        dataclasses.replace(PLAN, target=dataclasses.replace(PLAN.target, name=arch)), source
+    )
+
+
+def key(
+    source: Source = SOURCE,
+    arch: str = "sm_90a",
+    options: tuple[str, ...] = OPTIONS,
+    build: str = "13.5",
+) -> str:
+    """The key of ``source`` compiled for ``arch`` with ``options`` by the NVRTC ``build``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvrtc, "options", lambda arch: options)
+        patch.setattr(nvrtc, "nvrtc_build", lambda: build)
+        return request(source, arch).key
+
+
+KEY = key()
 
 
 def _changed(**fields: object) -> str:
-    return key(dataclasses.replace(SOURCE, **fields), "sm_90a", OPTIONS, "13.5")  # type: ignore[arg-type]
+    return key(dataclasses.replace(SOURCE, **fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +84,7 @@ def test_every_part_of_the_content_changes_the_key(other: Callable[[], str]) -> 
 @pytest.mark.parametrize(("name", "value"), [("VERSION", VERSION + 1), ("FORMAT", 99)])
 def test_versions_change_the_key(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     monkeypatch.setattr(keys, name, value)
-    assert key(SOURCE, "sm_90a", OPTIONS, "13.5") != KEY
+    assert key() != KEY
 
 
 def test_names_that_reach_no_cubin_do_not_change_the_key() -> None:
@@ -72,12 +92,15 @@ def test_names_that_reach_no_cubin_do_not_change_the_key() -> None:
 
 
 def test_the_key_follows_from_the_fields_in_any_order() -> None:
-    fields = identity(SOURCE, "sm_90a", OPTIONS, "13.5").fields
+    found = request()
+    fields = found.fields
     assert list(fields) == [
         *("format", "schema", "text", "header a.cuh", "header b.cuh", "options", "arch", "nvrtc")
     ]
-    assert combine(dict(reversed(fields.items()))) == KEY
-    assert combine({**fields, "arch": fields["nvrtc"]}) != KEY
+    assert combine({label: fields[label] for label in reversed(list(fields))}) == found.key
+    assert combine({**fields, "arch": fields["nvrtc"]}) != found.key
+    assert found.content == {name: fields[name] for name in fields if name != "nvrtc"}
+    assert found.code == combine(found.content) != found.key
 
 
 def _template_files(name: str) -> Iterator[str]:
@@ -90,18 +113,10 @@ def _template_files(name: str) -> Iterator[str]:
             yield from _template_files(found)
 
 
-@cache
-def _plans() -> tuple[Plan, ...]:
-    """Every form, and those of a query that ranks share."""
-    shared = ({"dsa": dsa, "transport": way} for dsa in (False, True) for way in TRANSPORTS)
-    configs = (make("query", {"heads": 8, "batch": 8, "dcp": 2, **fields}) for fields in shared)
-    return (*forms(), *map(plan, configs))
-
-
 def _users() -> dict[str, list[Plan]]:
     """For each file of the templates the kernels that may use it."""
     users: dict[str, list[Plan]] = {}
-    for planned in _plans():
+    for planned in forms():
         headers = (name for name, _ in render.render(planned).headers)
         for name in (*_template_files(planned.template), *headers):
             users.setdefault(name, []).append(planned)
@@ -120,6 +135,7 @@ def _edited(text: str) -> str:
 def _read_anew() -> None:
     render.environment.cache_clear()
     render._header.cache_clear()
+    render._rendered.cache_clear()
 
 
 @pytest.fixture
@@ -139,9 +155,9 @@ def test_editing_any_template_or_header_changes_a_key_and_touching_one_does_not(
     monkeypatch.setattr(render, "TEMPLATES", folder)
 
     def current(planned: Plan) -> str:
-        return build.identify(planned, render.render(planned)).key
+        return Request(planned, render.render(planned)).code
 
-    untouched = {planned.entry: current(planned) for planned in _plans()}
+    untouched = {planned.entry: current(planned) for planned in forms()}
     for name, kernels in users.items():
         path, times = folder / name, (folder / name).stat()
         text = path.read_text(encoding="utf-8")
@@ -168,7 +184,8 @@ def test_cuobjdump_reads_an_entry(tmp_path: Path) -> None:
 
 
 BUILD = """
-from kgen.codegen import build, render
+from kgen.codegen import build
+from kgen.codegen.compiler import render
 from kgen.codegen.schema import QueryNorm
 built = build.build(QueryNorm(batch=8))
 print(built.origin, built.key, render.TEMPLATES)

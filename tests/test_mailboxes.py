@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import kgen
+from kgen.codegen import schema
 from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import DISABLE_MULTICAST, Mailboxes
 from kgen.codegen.emulator.kernel import Held, poisoned
 from kgen.codegen.errors import ArgumentError, ConfigError
 from kgen.codegen.plan import plan
 from kgen.codegen.runtime.arguments import Arguments
-from kgen.codegen.schema import families
 
 SHAPE = Shape(ranks=2, heads=3, capacity=5)
 
@@ -40,7 +40,7 @@ def connected(shape: Shape = SHAPE, multicast: int = 0) -> list[Mailboxes]:
 
 
 def planned(slug: str) -> Any:
-    return SimpleNamespace(plan=plan(families.parse_slug(slug)))
+    return SimpleNamespace(plan=plan(schema.parse_slug(slug)))
 
 
 def address(array: np.ndarray) -> int:
@@ -49,7 +49,7 @@ def address(array: np.ndarray) -> int:
 
 def test_public_as_kgen_dcp() -> None:
     assert kgen.dcp.Mailboxes is Mailboxes and kgen.dcp.Shape is Shape
-    assert {"dcp", "dcp_value", "query_wait"} <= set(kgen.__all__)
+    assert {"dcp", "dcp_value", "query_wait"} <= set(dir(kgen))
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.errors import ConfigError
-from kgen.codegen.schema import families, matrix
+from kgen.codegen.schema import Config, matrix
 
-HEADS, BATCH, SCHEME = families.options(families.Query)[:3]
+HEADS, BATCH, SCHEME = schema.options(schema.Query)[:3]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,9 @@ def test_bad_choice() -> None:
 
 
 def test_product() -> None:
-    configs = matrix.select((), "query", {"heads": "6,8", "batch": "1-2", "release": False})
+    configs: tuple[Config, ...] = matrix.select(
+        (), "query", {"heads": "6,8", "batch": "1-2", "release": False}
+    )
     assert [config.slug for config in configs] == [
         "query-h6-b1-no_release",
         "query-h6-b2-no_release",
@@ -65,7 +68,9 @@ def test_product() -> None:
 
 
 def test_slugs_and_options_name_each_configuration_once() -> None:
-    configs = matrix.select(("query-h8-b1", "query-h6-b1"), "query", {"heads": "8", "batch": "1"})
+    configs: tuple[Config, ...] = matrix.select(
+        ("query-h8-b1", "query-h6-b1"), "query", {"heads": "8", "batch": "1"}
+    )
     assert [config.slug for config in configs] == ["query-h8-b1", "query-h6-b1"]
 
 

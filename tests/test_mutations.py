@@ -9,11 +9,11 @@ from pathlib import PurePath
 
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.emulator.kernel import Emulation
 from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.schema import families
 from kgen.codegen.verify import cpu
 
 from .mutations import KERNELS, MUTATIONS, Mutation
@@ -46,7 +46,7 @@ class Found:
 @cache
 def original(kernel: str) -> tuple[Plan, Source]:
     family, fields, schedule = KERNELS[kernel]
-    made = plan(families.make(family, fields), "sm_90a", schedule)
+    made = plan(schema.make(family, fields), "sm_90a", schedule)
     return made, render(made)
 
 

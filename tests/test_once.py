@@ -33,7 +33,8 @@ def racers(*args: str, count: int = COUNT) -> Iterator[list[Racer]]:
             stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
             for _ in range(count)
         ]
-        stack.callback(lambda: [each.kill() for each in found])
+        for each in found:
+            stack.callback(each.kill)
         assert [line(each) for each in found] == ["ready"] * count
         yield found
 

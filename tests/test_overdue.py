@@ -7,6 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.compiler.nvrtc import compile
 from kgen.codegen.compiler.render import render
 from kgen.codegen.dcp import layout
@@ -14,7 +15,6 @@ from kgen.codegen.dcp.mailboxes import Mailboxes
 from kgen.codegen.dcp.watchdog import BOXES, Overdue
 from kgen.codegen.errors import ConfigError
 from kgen.codegen.plan import plan
-from kgen.codegen.schema import families
 
 SLUGS = (
     *("query-h8-b8-dcp2-watchdog50", "query-h8-b16-dcp2-dsa-watchdog50"),
@@ -32,9 +32,9 @@ def boxes() -> Mailboxes:
 
 def report(box: Mailboxes, *words: int) -> None:
     """What a kernel stores at the address that it was given."""
-    plain = plan(families.parse_slug("query_wait-h1-b4-dcp2-watchdog50"))
+    plain = plan(schema.parse_slug("query_wait-h1-b4-dcp2-watchdog50"))
     address = box.arguments(type("Kernel", (), {"plan": plain}), 0)["report"]
-    (ctypes.c_uint32 * 4).from_address(address)[:] = words
+    (ctypes.c_uint32 * 4).from_address(address)[:] = list(words)
 
 
 @pytest.mark.parametrize("number", range(len(BOXES)))
@@ -52,7 +52,7 @@ def test_the_word_that_never_came_is_named(number: int) -> None:
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a"])
 @pytest.mark.parametrize("slug", SLUGS)
 def test_kernels_with_a_watchdog_compile_without_spills(slug: str, arch: str) -> None:
-    source = render(plan(families.parse_slug(slug), arch))
+    source = render(plan(schema.parse_slug(slug), arch))
     assert "params.report" in source.text
     made = compile(source, arch)
     assert made.resources.spill_stores == made.resources.spill_loads == 0
@@ -60,6 +60,6 @@ def test_kernels_with_a_watchdog_compile_without_spills(slug: str, arch: str) ->
 
 def test_a_watchdog_needs_a_poll() -> None:
     with pytest.raises(ConfigError, match="watchdog needs dcp and poll"):
-        families.make("query", {"heads": 1, "batch": 1, "watchdog": 5})
+        schema.make("query", {"heads": 1, "batch": 1, "watchdog": 5})
     with pytest.raises(ConfigError, match="watchdog"):
-        families.make("query_wait", {"heads": 1, "batch": 1, "dcp": 2, "watchdog": -1})
+        schema.make("query_wait", {"heads": 1, "batch": 1, "dcp": 2, "watchdog": -1})

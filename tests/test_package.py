@@ -51,7 +51,7 @@ def test_an_installed_package_does_not_flow_into_the_next(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = packaged.install(wheel, tmp_path / "site")
-    packaged.edit(site, lambda m: [each.update(log="from the old one") for each in m["kernels"]])
+    packaged.edit(site, lambda m: [each.update(log="from the old one") for each in m["cubins"]])
     monkeypatch.syspath_prepend(site)
     monkeypatch.setattr(installed, "installed", installed.search)
     assert build(parse_slug(packaged.SLUGS[0])).cubin.log == "from the old one"
@@ -81,8 +81,10 @@ def test_the_manifest_says_all_of_each_kernel(wheel: Path) -> None:
     assert (manifest["kgen"], manifest["nvrtc"]) == ("0.1.0", nvrtc.nvrtc_build())
     names = [(each["config"], each["arch"]) for each in manifest["kernels"]]
     assert names == sorted((slug, arch) for slug in packaged.SLUGS for arch in packaged.ARCHS)
-    for each in manifest["kernels"]:
-        planned = plan(parse_slug(each["config"]), each["arch"])
+    cubins = {each["code"]: each for each in manifest["cubins"]}
+    assert len(cubins) == len(manifest["cubins"]) == 2 * len(packaged.ARCHS)
+    for kernel in manifest["kernels"]:
+        planned, each = plan(parse_slug(kernel["config"]), kernel["arch"]), cubins[kernel["code"]]
         built = build(planned.config, planned.target, packaged=False)
         image = files[f"{MODULE}/{each['file']}"]
         assert image == built.cubin.image and len(image) == each["bytes"]
@@ -90,7 +92,7 @@ def test_the_manifest_says_all_of_each_kernel(wheel: Path) -> None:
         assert (each["key"], each["entry"]) == (built.key, planned.entry)
         assert each["resources"]["registers"] == built.cubin.resources.registers > 0
         assert each["resources"]["spill_stores"] == 0
-        assert tuple(each["grid"]) == planned.grid and each["threads"] == planned.threads
+        assert tuple(kernel["grid"]) == planned.grid and each["threads"] == planned.threads
         assert each["smem_dynamic"] == planned.smem_bytes and each["cluster"] == planned.cluster
         layout = manifest["layouts"][each["params"]]
         assert layout["size"] == planned.params.size

@@ -12,36 +12,36 @@ from typing import Any
 
 import pytest
 
-from kgen.codegen import build
 from kgen.codegen.build import build
-from kgen.codegen.cache import installed
+from kgen.codegen.cache import installed, keys
 from kgen.codegen.cache.store import Cache
 from kgen.codegen.compiler import nvrtc
 from kgen.codegen.compiler.nvrtc import Cubin, Resources
-from kgen.codegen.compiler.render import Source
+from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning, CompileError, ConfigError
-from kgen.codegen.schema import Query, QueryNorm
+from kgen.codegen.schema import Gate, Query, QueryNorm
 
 from . import packaged
 
 pytestmark = pytest.mark.nvrtc
 
 PATCH = pytest.MonkeyPatch
-CONFIG, OTHER = QueryNorm(batch=8), QueryNorm(batch=4)
-CUBIN = "kgen_cubins/cubins/query_norm-b8-sm_90a.cubin"
+CONFIG, OTHER = QueryNorm(batch=8), Gate(heads=1, batch=8)
+MISSING = QueryNorm(batch=9, release="end")
+CUBIN = "kgen_cubins/cubins/query_norm_row1-sm_90a.cubin"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
     return packaged.install(packaged.package(folder / "dist"), folder / "site")
 
 
 @pytest.fixture
-def site(installed: Path, tmp_path: Path, monkeypatch: PATCH) -> Path:
+def site(site_packages: Path, tmp_path: Path, monkeypatch: PATCH) -> Path:
     """A copy of the installation that this process imports from, and a cache of its own."""
     copy = tmp_path / "site"
-    shutil.copytree(installed, copy)
+    shutil.copytree(site_packages, copy)
     monkeypatch.syspath_prepend(copy)
     monkeypatch.setattr(installed, "installed", installed.search)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path / "cache"))
@@ -77,11 +77,19 @@ def test_a_packaged_kernel_is_used_as_it_was_built(site: Path, compiled: list[st
     for arch in packaged.ARCHS:
         built = build(CONFIG, arch)
         assert built.origin == "package"
-        assert built.path == site / f"kgen_cubins/cubins/query_norm-b8-{arch}.cubin"
+        assert built.path == site / f"kgen_cubins/cubins/query_norm_row1-{arch}.cubin"
         assert built.cubin.image == built.path.read_bytes()
         alone = build(CONFIG, arch, packaged=False)
         assert (alone.origin, alone.key) == ("compiled", built.key)
     assert compiled == list(packaged.ARCHS)
+
+
+def test_a_cubin_serves_every_configuration_of_its_source(site: Path, compiled: list[str]) -> None:
+    for batch in (4, 8, 9):
+        built = build(QueryNorm(batch=batch))
+        assert (built.origin, built.path) == ("package", site / CUBIN)
+        assert built.plan.grid == (batch, 1, 1)
+    assert compiled == []
 
 
 def test_packages_come_before_caches_and_caches_before_compiling(
@@ -111,16 +119,16 @@ kgen.query_norm(batch=8, arch="sm_120a")
 
 
 def test_without_jit_nothing_is_compiled_or_written_and_a_miss_says_what_there_is(
-    installed: Path, tmp_path: Path
+    site_packages: Path, tmp_path: Path
 ) -> None:
     def listing() -> list[tuple[Path, int]]:
-        return [(path, path.stat().st_mtime_ns) for path in sorted(installed.rglob("*"))]
+        return [(path, path.stat().st_mtime_ns) for path in sorted(site_packages.rglob("*"))]
 
     before = listing()
     home = {"KGEN_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path), "KGEN_JIT": "0"}
-    done = packaged.python(ISOLATED, installed, **home)
+    done = packaged.python(ISOLATED, site_packages, **home)
     assert "ConfigError: KGEN_JIT: got '0'; query_norm-b8 for sm_120a" in done.stderr, done.stderr
-    held = "kgen-cubins 0.1.0: query_norm-b4, query_norm-b8, for sm_100a, sm_90a"
+    held = "kgen-cubins 0.1.0: gate-h1-b8, query_norm-b4, query_norm-b8, for sm_100a, sm_90a"
     assert f"package searched: {held}" in done.stderr
     assert listing() == before and list(tmp_path.iterdir()) == []
 
@@ -130,19 +138,20 @@ def test_a_miss_names_the_nearest_entry_and_the_command_that_fixes_it(
 ) -> None:
     monkeypatch.setenv("KGEN_JIT", "0")
     with pytest.raises(ConfigError) as caught:
-        build(QueryNorm(batch=9), "sm_100a")
+        build(MISSING, "sm_100a")
     text = str(caught.value)
-    assert "query_norm-b9 for sm_100a is in no package and no cache" in text
-    assert "nearest entry: query_norm-b8 for sm_100a, in package kgen-cubins 0.1.0" in text
+    assert "query_norm-b9-no_release for sm_100a is in no package and no cache" in text
+    nearest = "query_norm_row1 for sm_100a, in package kgen-cubins 0.1.0"
+    assert f"nearest entry: {nearest}; here query_norm_row1_no_release" in text
     assert f"caches searched: {Cache().root}" in text
-    command = "kgen build query_norm-b9 --arch sm_100a"
-    assert command in text and "kgen package query_norm-b9 --arch sm_100a" in text
+    command = "kgen build query_norm-b9-no_release --arch sm_100a"
+    assert command in text and "kgen package query_norm-b9-no_release --arch sm_100a" in text
     assert packaged.kgen(*command.split()[1:], "--jit", "1").exit_code == 0
-    assert build(QueryNorm(batch=9), "sm_100a").origin == "cache"
+    assert build(MISSING, "sm_100a").origin == "cache"
     with pytest.raises(ConfigError, match="nearest entry: no query kernel is anywhere"):
         build(Query(heads=1, batch=1))
-    with pytest.raises(ConfigError, match=r"nearest entry: query_norm-b9 for sm_100a, in cache"):
-        build(QueryNorm(batch=32), "sm_100a")
+    with pytest.raises(ConfigError, match=r"nearest entry: \w+_no_release for sm_100a, in cache"):
+        build(MISSING, "sm_103a")
 
 
 def test_without_nvrtc_packages_serve_and_a_miss_is_a_miss(site: Path, monkeypatch: PATCH) -> None:
@@ -152,11 +161,11 @@ def test_without_nvrtc_packages_serve_and_a_miss_is_a_miss(site: Path, monkeypat
     monkeypatch.setattr(nvrtc, "nvrtc_build", absent)
     monkeypatch.setenv("KGEN_JIT", "0")
     assert build(CONFIG).origin == "package"
-    with pytest.raises(ConfigError, match=r"KGEN_JIT: got '0'; query_norm-b9 for sm_90a"):
-        build(QueryNorm(batch=9))
+    with pytest.raises(ConfigError, match=r"KGEN_JIT: got '0'; query_norm-b9-no_\w+ for sm_90a"):
+        build(MISSING)
     monkeypatch.setenv("KGEN_JIT", "1")
     with pytest.raises(CompileError, match="NVRTC was not found"):
-        build(QueryNorm(batch=9))
+        build(MISSING)
 
 
 @pytest.mark.parametrize("place", [0, 5000, -1])
@@ -184,7 +193,7 @@ Change = Callable[[dict[str, Any]], object]
     ("change", "reason"),
     [
         (lambda m: m.update(kgen="0.0.9"), r"it was built by kgen 0\.0\.9, this is \d"),
-        (lambda m: m.update(format=99), "its format is 99, this is 1"),
+        (lambda m: m.update(format=99), "its format is 99, this is 2"),
         (lambda m: m.update(schema=99), "its schema is 99, this is 1"),
         (lambda m: m.pop("kgen"), r"its manifest\.json cannot be read \(KeyError"),
         (lambda m: m.update(kernels=[{}]), r"its manifest\.json cannot be read \(KeyError"),
@@ -199,36 +208,34 @@ def test_a_foreign_package_is_not_used_and_the_reason_said_once(
     assert len(compiled) == 2
     monkeypatch.setenv("KGEN_JIT", "0")
     with pytest.raises(ConfigError, match=f"package searched: .*: not used, {reason}"):
-        build(QueryNorm(batch=2))
+        build(MISSING)
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("params", "has another parameter layout"), ("source", "was built from another source")],
+    [("params", "has another parameter layout"), ("code", "was built from another source")],
 )
 def test_another_layout_or_source_is_not_used_and_the_reason_said_once(
     site: Path, compiled: list[str], name: str, reason: str
 ) -> None:
-    packaged.edit(site, lambda m: [each.update({name: "0" * 16}) for each in m["kernels"]])
+    packaged.edit(site, lambda m: [each.update({name: "0" * 16}) for each in m["cubins"]])
     assert f"query_norm-b8 for sm_90a {reason}" in unused(site, CONFIG, OTHER)
     assert len(compiled) == 2
 
 
 def test_a_kernel_with_damaged_facts_is_not_used(site: Path, compiled: list[str]) -> None:
-    packaged.edit(site, lambda m: [each.pop("checksum") for each in m["kernels"]])
+    packaged.edit(site, lambda m: [each.pop("checksum") for each in m["cubins"]])
     assert "has damaged facts (KeyError('checksum'))" in unused(site)
 
 
 def test_an_edited_template_makes_the_package_stale(
     site: Path, compiled: list[str], monkeypatch: PATCH
 ) -> None:
-    render = build.render
-
     def edited(plan: Any) -> Source:
         source = render(plan)
         return dataclasses.replace(source, headers=(*source.headers, ("new.cuh", "// new\n")))
 
-    monkeypatch.setattr(build, "render", edited)
+    monkeypatch.setattr(keys, "render", edited)
     assert "was built from another source" in unused(site)
 
 
@@ -253,7 +260,7 @@ def test_a_damaged_package_leaves_another_its_kernels(
 
 
 def test_many_kernels_are_held_in_one_line(site: Path) -> None:
-    kernels = {(f"query_norm-b{n}", "sm_90a"): {} for n in range(1, 11)}
-    many = installed.Package("many", "1", site, kernels)
+    kernels = {(f"query_norm-b{n}", "sm_90a"): "code" for n in range(1, 11)}
+    many = installed.Package("many", "1", site, {}, kernels)
     (line,) = installed.holdings([many])
     assert line.startswith("many 1: query_norm-b1, ") and line.endswith("b8 and 2 more, for sm_90a")

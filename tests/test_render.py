@@ -12,7 +12,8 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from kgen.codegen.compiler import nvrtc, render
+from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler import render as rendering
 from kgen.codegen.compiler.render import TEMPLATES, Source, environment, headers, render
 from kgen.codegen.errors import CompileError, RenderError
 from kgen.codegen.plan import Field, Plan, plan
@@ -33,17 +34,13 @@ def parts(template: str) -> Iterator[jinja2.nodes.Template]:
         yield from parts(name)
 
 
-def test_a_template_uses_what_its_plan_exposes_and_nothing_else() -> None:
-    planned = {made.template: made for made in forms()}
-    for template, made in planned.items():
-        used = set().union(*map(jinja2.meta.find_undeclared_variables, parts(template)))
-        assert used == set(made.context), template
-
-
-def test_plans_of_one_template_expose_the_same_names() -> None:
-    names: dict[str, set[str]] = {}
+def test_a_template_uses_what_its_plans_expose_and_nothing_else() -> None:
+    exposed: dict[str, set[str]] = {}
     for made in forms():
-        assert names.setdefault(made.template, set(made.context)) == set(made.context)
+        exposed.setdefault(made.template, set()).update(made.context)
+    for template, names in exposed.items():
+        used = set().union(*map(jinja2.meta.find_undeclared_variables, parts(template)))
+        assert used == names, template
 
 
 def test_every_template_and_header_is_used_by_some_kernel() -> None:
@@ -51,8 +48,16 @@ def test_every_template_and_header_is_used_by_some_kernel() -> None:
     for made in forms():
         templates |= {made.template, *_included(made.template)}
         names |= {name for name, _ in render(made).headers}
-    assert templates == {path.name for path in TEMPLATES.glob("*.j2")}
-    assert names == {path.name for path in TEMPLATES.glob("*.cuh")}
+    assert templates == set(_files("*.cu.j2"))
+    assert names == set(_files("*.cuh"))
+
+
+def _files(pattern: str) -> Iterator[str]:
+    """The templates' files, but for what runs on a CPU."""
+    for path in TEMPLATES.rglob(pattern):
+        name = path.relative_to(TEMPLATES).as_posix()
+        if not name.startswith("emulator/"):
+            yield name
 
 
 def _included(template: str) -> set[str]:
@@ -68,9 +73,9 @@ def test_no_tag_is_left_and_no_value_is_pythons() -> None:
 
 
 def test_constants_are_the_plans() -> None:
-    made = plan(Query(heads=12, batch=64, release=False))
+    made = plan(Query(heads=12, batch=64, release="end"))
     text = render(made).text
-    for name, value in (("kNumHeads", 12), ("kNumTokens", made.tokens), ("kSplits", made.k_splits)):
+    for name, value in (("kNumTokens", made.tokens), ("kSplits", made.k_splits)):
         assert f"constexpr int {name} = {value};" in text
     assert "constexpr bool kRelease = false;" in text
     for region in made.smem:
@@ -91,7 +96,7 @@ def test_a_source_carries_all_its_headers_and_only_kgens() -> None:
 
 def test_headers_follow_includes(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"a.cuh": '#include "b.cuh"\nA', "b.cuh": '#include "a.cuh"\nB', "c.cuh": "C"}
-    monkeypatch.setattr(render, "_header", files.__getitem__)
+    monkeypatch.setattr(rendering, "_header", files.__getitem__)
     assert headers('x\n#include "a.cuh"\n') == (
         ("a.cuh", files["a.cuh"]),
         ("b.cuh", files["b.cuh"]),
@@ -160,7 +165,7 @@ def test_packing_puts_every_value_in_its_place() -> None:
 @pytest.fixture
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in the place of kgen's templates."""
-    monkeypatch.setattr(render, "TEMPLATES", tmp_path)
+    monkeypatch.setattr(rendering, "TEMPLATES", tmp_path)
     environment.cache_clear()
     yield tmp_path
     environment.cache_clear()

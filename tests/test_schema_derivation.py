@@ -10,14 +10,13 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from kgen import cli
-from kgen.codegen.cache.keys import key
-from kgen.codegen.commands.base import config_params
-from kgen.codegen.compiler.render import render
-from kgen.codegen.plan import planner
-from kgen.codegen.schema import families, select
+from kgen.codegen import schema
+from kgen.codegen.cache.keys import Request
+from kgen.codegen.plan import plan
+from kgen.codegen.schema import Config, select, stub
 
 
-class Grown(families.Query):
+class Grown(schema.Query):
     """The query family with one field more."""
 
     knob: Annotated[int, Field(ge=0, le=9, description="turns something")] = 0
@@ -25,9 +24,7 @@ class Grown(families.Query):
 
 @pytest.fixture(autouse=True)
 def grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(families.KERNELS, "query", Grown)
-    planner = planner._PLANNERS[families.Query]
-    monkeypatch.setitem(planner._PLANNERS, Grown, planner)
+    monkeypatch.setitem(schema.KERNELS, "query", Grown)
 
 
 def run(*args: str) -> str:
@@ -52,22 +49,26 @@ def test_docs_table() -> None:
     assert row in run("schema", "--table").splitlines()
 
 
+def test_public_calls() -> None:
+    assert "    knob: int = 0,\n" in stub.text()
+
+
 def test_slug() -> None:
-    config = families.make("query", {"heads": 8, "batch": 64, "knob": 3})
+    config = schema.make("query", {"heads": 8, "batch": 64, "knob": 3})
     assert config.slug == "query-h8-b64-knob3"
-    assert families.parse_slug(config.slug) == config
+    assert schema.parse_slug(config.slug) == config
 
 
 def test_plan() -> None:
-    config = families.parse_slug("query-h8-b64-knob3")
-    made = planner.plan(config)
-    assert made.config == config and made.context["slug"] == config.slug
+    config = schema.parse_slug("query-h8-b64-knob3")
+    made = plan(config)
+    assert made.config == config and made.code.endswith("_knob3")
     data, *_ = json.loads(run("plan", "--heads", "8", "--batch", "64", "--knob", "3", "--json"))
     assert data["config"]["knob"] == 3 and data["slug"] == config.slug
 
 
 def test_matrix() -> None:
-    configs = select((), "query", {"heads": "8", "batch": "64", "knob": "0-2"})
+    configs: tuple[Config, ...] = select((), "query", {"heads": "8", "batch": "64", "knob": "0-2"})
     assert [config.slug for config in configs] == [
         "query-h8-b64",
         "query-h8-b64-knob1",
@@ -76,21 +77,10 @@ def test_matrix() -> None:
 
 
 def key_of(**fields: int) -> str:
-    config = families.make("query", {"heads": 8, "batch": 64, **fields})
-    return key(render(planner.plan(config)), "sm_90a", (), "13")
+    config = schema.make("query", {"heads": 8, "batch": 64, **fields})
+    return Request.of(config, "sm_90a").code
 
 
 def test_cache_key() -> None:
     assert key_of() == key_of(knob=0)
     assert len({key_of(), key_of(knob=1), key_of(knob=2)}) == 3
-
-
-def test_what_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(planner.NOT_BUILT, Grown, ("knob",))
-    result = CliRunner().invoke(cli.kgen, ("plan", "--heads", "8", "--batch", "64", "--knob", "1"))
-    assert result.exit_code == 2 and "knob: got 1; not built yet" in result.stderr
-
-
-def test_no_module_repeats_a_field() -> None:
-    names = {param.name for param in config_params((Grown,))}
-    assert names == {"slugs", "kernel", *Grown.model_fields}

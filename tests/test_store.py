@@ -241,7 +241,7 @@ def test_an_unwritable_root_raises(tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = Cache(tmp_path / root)
     assert cache.get(KEY) is None
-    assert list(cache.entries()) == [] and cache.known() == cache.leftovers() == []
+    assert list(cache.entries()) == [] and not cache.known() and not cache.leftovers()
     with pytest.raises(OSError, match="file"):
         put(cache)
     assert (tmp_path / "file").read_text() == "in the way"

@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
-from kgen.codegen.errors import ConfigError, DeviceError
+from kgen.codegen import schema
+from kgen.codegen.errors import DeviceError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.reference import query
+from kgen.codegen.reference import formats, index_front
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
-from kgen.codegen.verify import gpu, samples
+from kgen.codegen.verify import families, gpu, outcome, samples
+from kgen.codegen.verify.expected import Expected
 from kgen.codegen.verify.samples import Arrays, Sample
 
 FORMS = ("", "-dsa", "-dsa-fp8", "-dsa-fp8-nvfp4", "-dsa-no_store_qc")
@@ -31,16 +32,16 @@ SLUGS = (
 )
 
 
-def sampled(slug: str) -> tuple[Plan, Sample, list[gpu.Expected]]:
-    config = families.parse_slug(slug)
-    family = gpu.FAMILIES[config.kernel]
+def sampled(slug: str) -> tuple[Plan, Sample, list[Expected]]:
+    config = schema.parse_slug(slug)
+    family = families.of(config.kernel)
     sample = family.sample(config, np.random.default_rng(7))
     return plan(config), sample, list(family.expect(config, sample))
 
 
-def ideal(made: Plan, sample: Sample, expectations: list[gpu.Expected]) -> Arrays:
+def ideal(made: Plan, sample: Sample, expectations: list[Expected]) -> Arrays:
     """The outputs of a kernel that rounds as the reference does."""
-    held = gpu.poisoned(made, sample)
+    held = outcome.poisoned(made, sample)
     for want in expectations:
         want.view(held[want.array])[want.index] = want.want
     return held
@@ -49,7 +50,7 @@ def ideal(made: Plan, sample: Sample, expectations: list[gpu.Expected]) -> Array
 @pytest.mark.parametrize("slug", SLUGS)
 def test_the_reference_is_right(slug: str) -> None:
     made, sample, expectations = sampled(slug)
-    verdicts = gpu.check(made, expectations, ideal(made, sample, expectations))
+    verdicts = outcome.check(made, expectations, ideal(made, sample, expectations))
     assert all(verdict.right and verdict.share_exact == 1 for verdict in verdicts.values())
     outputs = [array for array in made.params.arrays if array.role != "in"]
     judged = {want.array for want in expectations}
@@ -60,7 +61,7 @@ def test_the_reference_is_right(slug: str) -> None:
 @pytest.mark.parametrize("slug", SLUGS)
 def test_nothing_done_is_wrong(slug: str) -> None:
     made, sample, expectations = sampled(slug)
-    verdicts = gpu.check(made, expectations, gpu.poisoned(made, sample))
+    verdicts = outcome.check(made, expectations, outcome.poisoned(made, sample))
     assert verdicts.pop("elsewhere").right
     assert verdicts and not any(verdict.right for verdict in verdicts.values())
 
@@ -112,7 +113,7 @@ def test_each_fault_is_found(slug: str, spoil: Callable[[Arrays, Sample], None],
     made, sample, expectations = sampled(slug)
     held = ideal(made, sample, expectations)
     spoil(held, sample)
-    verdicts = gpu.check(made, expectations, held)
+    verdicts = outcome.check(made, expectations, held)
     assert [key for key, verdict in verdicts.items() if not verdict.right] == [name]
 
 
@@ -156,7 +157,7 @@ def wrong_after(slug: str, spoil: Callable[[Arrays, Sample], None]) -> list[str]
     made, sample, expectations = sampled(slug)
     held = ideal(made, sample, expectations)
     spoil(held, sample)
-    verdicts = gpu.check(made, expectations, held)
+    verdicts = outcome.check(made, expectations, held)
     return [key for key, verdict in verdicts.items() if not verdict.right]
 
 
@@ -207,11 +208,13 @@ def test_each_fault_of_the_front_is_found(
     assert wrong_after(f"index_front-b9{form}", spoil) == [name]
 
 
-def front_of(sample: Sample, **options: Any) -> query.FrontOutputs:
-    given = {name: sample.arrays[name] for name in ("wq_b", "w_qa", "norm_w", "norm_b")}
+def front_of(sample: Sample, **options: Any) -> index_front.FrontOutputs:
+    given: dict[str, Any] = {
+        name: sample.arrays[name] for name in ("wq_b", "w_qa", "norm_w", "norm_b")
+    }
     rows = sample.arrays["projected"][sample.live]
-    values = query.front_values(rows, **given, **sample.scalars)
-    return query.front_outputs(values, **options)
+    values = index_front.front_values(rows, **given, **sample.scalars)
+    return index_front.front_outputs(values, **options)
 
 
 @pytest.mark.parametrize("nudge", [1, -1])
@@ -227,17 +230,19 @@ def test_a_scale_may_flip_only_where_the_largest_is_at_a_power(nudge: int, fp4: 
         held["q_out"][sample.live] = flipped.q_out
         scales = "q_scale" if fp4 else "w_out"
         held[scales][sample.live] = getattr(flipped, scales)
-        verdicts = gpu.check(made, expectations, held)
+        verdicts = outcome.check(made, expectations, held)
         judged = (verdicts["queries"], verdicts["query scales" if fp4 else "head weights"])
         assert judged[1].right is right and (judged[0].right or not right)
         assert verdicts["elsewhere"].right
 
 
 def test_samples_of_gates_hold_the_edges() -> None:
-    sample = samples.value(families.Value(heads=2, batch=8, q=2), np.random.default_rng(1))
+    sample = families.of("value").sample(
+        schema.Value(heads=2, batch=8, q=2), np.random.default_rng(1)
+    )
     lengths, gates = sample.arrays["lengths"], sample.view("gate")
     empty = np.repeat(lengths <= 0, 2)
-    values = query.from_bf16(gates)
+    values = formats.from_bf16(gates)
     assert (lengths[sample.live[::2] // 2] <= 0).any() and (lengths > 0).any()
     assert not np.isfinite(values[empty]).any()
     live = values[np.setdiff1d(sample.live, np.flatnonzero(empty))]
@@ -246,8 +251,10 @@ def test_samples_of_gates_hold_the_edges() -> None:
 
 
 def test_samples_of_the_front_differ_in_layout() -> None:
-    config = families.IndexFront(batch=8)
-    made = [samples.index_front(config, np.random.default_rng(seed)) for seed in range(12)]
+    config = schema.IndexFront(batch=8)
+    made = [
+        families.of("index_front").sample(config, np.random.default_rng(seed)) for seed in range(12)
+    ]
     orders = {sample.scalars["key"] < sample.scalars["weight"] for sample in made}
     assert orders == {True, False}
     assert len({sample.arrays["projected"].shape[1] for sample in made}) > 3
@@ -271,7 +278,7 @@ def test_launches_are_full_once_and_a_row_apart(batch: int) -> None:
 
 
 def test_samples_hold_the_edges() -> None:
-    sample = samples.query(families.Query(heads=1, batch=16), np.random.default_rng(3))
+    sample = families.of("query").sample(schema.Query(heads=1, batch=16), np.random.default_rng(3))
     slots, qkv = sample.arrays["slots"], sample.arrays["qkv"]
     live = qkv[sample.live, :2112]
     assert (slots[sample.live] < 0).any() and len(set(slots[slots >= 0])) == (slots >= 0).sum()
@@ -282,13 +289,13 @@ def test_samples_hold_the_edges() -> None:
 
 
 def test_a_seed_repeats_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = families.Query(heads=1, batch=2)
+    config = schema.Query(heads=1, batch=2)
     seen: list[np.ndarray] = []
 
     def run(_: object, sample: Sample) -> Arrays:
         seen.append(sample.arrays["qkv"])
         made = plan(config)
-        expectations = list(gpu.FAMILIES["query"].expect(config, sample))
+        expectations = list(families.of("query").expect(config, sample))
         return ideal(made, sample, expectations)
 
     fake(monkeypatch, config, run)
@@ -298,7 +305,7 @@ def test_a_seed_repeats_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(seen[0], seen[1]) and not np.array_equal(seen[0], seen[4])
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, config: families.Config, run: Run) -> None:
+def fake(monkeypatch: pytest.MonkeyPatch, config: schema.Config, run: Run) -> None:
     """A GPU is here, and kernels leave what ``run`` says."""
     monkeypatch.setattr(nvml, "require", lambda: None)
     monkeypatch.setattr(gpu, "kernel", lambda *_: SimpleNamespace(plan=plan(config)))
@@ -306,8 +313,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, config: families.Config, run: Run) -> 
 
 
 def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = families.Query(heads=1, batch=2)
-    fake(monkeypatch, config, lambda made, sample: gpu.poisoned(made.plan, sample))
+    config = schema.Query(heads=1, batch=2)
+    fake(monkeypatch, config, lambda made, sample: outcome.poisoned(made.plan, sample))
     result = CliRunner().invoke(cli.kgen, ["verify", config.slug, "--seed", "11"])
     assert result.exit_code == 1
     assert "seed 11" in result.stdout and "WRONG: " in result.stdout
@@ -324,9 +331,3 @@ def test_without_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "require", absent)
     result = CliRunner().invoke(cli.kgen, ["verify", "query-h1-b1"])
     assert (result.exit_code, result.stderr) == (1, "Error: no GPU: NVML says nothing\n")
-
-
-def test_a_family_without_a_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "FAMILIES", {})
-    with pytest.raises(ConfigError, match="query"):
-        gpu.verify(families.Query(heads=1, batch=1))

@@ -11,17 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from kgen import cli
+from kgen.codegen import schema
 from kgen.codegen.compiler.render import render
 from kgen.codegen.emulator import executor
 from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.schema import families
-from kgen.codegen.verify import cpu, ranks, shards
-from kgen.codegen.verify.expected import FAMILIES
+from kgen.codegen.verify import cpu, families, ranks, shards
 from kgen.codegen.verify.samples import Sample
 from kgen.codegen.verify.tolerance import Verdict
 
-cpu = pytest.mark.cpu
+on_cpu = pytest.mark.cpu
 
 PATCH = pytest.MonkeyPatch
 SLUGS = {
@@ -38,21 +37,24 @@ def right(verdicts: dict[str, Verdict]) -> bool:
     return all(verdict.right for verdict in verdicts.values())
 
 
-@cpu
+@on_cpu
 @pytest.mark.parametrize("slug", SLUGS)
 def test_fresh_inputs_on_every_rank(slug: str) -> None:
-    outcome = cpu.verify(families.parse_slug(slug), seed=5)
+    outcome = cpu.verify(schema.parse_slug(slug), seed=5)
     assert outcome.right, outcome.text()
     assert outcome.verdicts.keys() == SLUGS[slug] and outcome.launches >= 4
 
 
 def test_every_family_has_a_check() -> None:
-    ranked = {kernel for kernel, model in families.KERNELS.items() if "dcp" in model.model_fields}
-    assert {*FAMILIES, *ranked} == {*families.KERNELS}
+    ranked = {kernel for kernel, model in schema.KERNELS.items() if "dcp" in model.model_fields}
+    for kernel in schema.KERNELS:
+        found = vars(families.of(kernel)).keys()
+        assert {"sample", "expect"} <= found or "ranks" in found, kernel
+        assert ("ranks" in found) == (kernel in ranked), kernel
     assert {slug.partition("-")[0] for slug in SLUGS} == ranked
 
 
-@cpu
+@on_cpu
 def test_the_command() -> None:
     command = ("verify", "dcp_value-h1-b2-dcp2", "--cpu", "--seed", "3", "--seeds", "1", "--json")
     done = CliRunner().invoke(cli.kgen, command)
@@ -61,14 +63,14 @@ def test_the_command() -> None:
 
 
 def edited(slug: str, old: str, new: str) -> executor.Emulated:
-    made = plan(families.parse_slug(slug))
+    made = plan(schema.parse_slug(slug))
     source = render(made)
     assert old in source.text
     text = source.text.replace(old, new, 1)
     return executor.emulate(made, source=replace(source, text=text))
 
 
-@cpu
+@on_cpu
 def test_a_report_has_what_repeats_it() -> None:
     slug = "query-h1-b3-dcp2-transport.unicast"
     with pytest.raises(EmulationError, match="deadlock") as caught:
@@ -76,14 +78,14 @@ def test_a_report_has_what_repeats_it() -> None:
     assert str(caught.value).endswith(f"again: kgen verify {slug} --cpu --seed 6 --seeds 1")
 
 
-@cpu
+@on_cpu
 def test_a_head_in_the_place_of_another_is_wrong() -> None:
     made = edited("dcp_value-h2-b3-dcp2", "head / kNumHeads;", "head / kNumHeads ^ 1;")
     _, verdicts = cpu.trial(made, 4)
     assert not verdicts["value"].right and verdicts["mailboxes"].right
 
 
-@cpu
+@on_cpu
 def test_a_mailbox_that_is_not_refilled_is_wrong() -> None:
     old = "store_global16(box + row + i % kPieces * 16, empty);"
     _, verdicts = cpu.trial(edited("dcp_value-h1-b2-dcp2", old, ""), 1)
@@ -91,20 +93,21 @@ def test_a_mailbox_that_is_not_refilled_is_wrong() -> None:
 
 
 def test_ranks_share_rows_and_have_heads_of_their_own() -> None:
-    rng = np.random.default_rng(1)
-    arrays = {"qkv": rng.random((9, 4)), "w_uv": rng.random((6, 2)), "gate": rng.random((9, 14))}
-    whole = Sample(arrays, (range(3), range(4, 8)), inner={"gate": np.s_[:, 1:13]})
-    parts = shards.split(whole, 3)
-    assert all(part.arrays["qkv"] is arrays["qkv"] and part.launches for part in parts)
+    parts = shards.split(schema.Value(heads=2, batch=3), 3, np.random.default_rng(1), 5)
+    wide = schema.Value(heads=6, batch=3)
+    whole: Sample = families.of("value").sample(wide, np.random.default_rng(1), 5)
+    for part in parts:
+        assert part.launches == whole.launches
+        np.testing.assert_array_equal(part.arrays["lengths"], whole.arrays["lengths"])
     for name, axis in (("w_uv", 0), ("gate", 1)):
         found = np.concatenate([part.view(name) for part in parts], axis)
         np.testing.assert_array_equal(found, whole.view(name))
 
 
-def query(dcp: int, transport: str, **fields: Any) -> families.Query:
+def query(dcp: int, transport: str, **fields: Any) -> schema.Query:
     shape = {"heads": 1, "batch": 3, "dcp": dcp, "transport": transport}
-    made = families.make("query", shape | fields)
-    assert isinstance(made, families.Query)
+    made = schema.make("query", shape | fields)
+    assert isinstance(made, schema.Query)
     return made
 
 
@@ -117,16 +120,16 @@ LAYERS = (
 )
 
 
-@cpu
+@on_cpu
 @pytest.mark.parametrize("config", LAYERS, ids=lambda config: str(config.slug))
-def test_layers(config: families.Query) -> None:
+def test_layers(config: schema.Query) -> None:
     """A part of what benchmarks/ranks_cpu.py runs."""
     verdicts = ranks.layers(config, 4, seed=config.dcp)
     assert right(verdicts), verdicts
     assert {"query", "value", "elsewhere", "mailboxes"} <= verdicts.keys()
 
 
-@cpu
+@on_cpu
 @pytest.mark.parametrize(
     ("kernel", "old", "new", "message"),
     [

@@ -71,7 +71,7 @@ def _value(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> 
 
 def _front(batch: int, given: dict[str, Any], stored: dict[str, np.ndarray]) -> Made:
     names = ("projected", "w_qa", "wq_b", "norm_w", "norm_b", "slots")
-    scalars = {name: int(given[name]) for name in ("key", "weight")}
+    scalars: dict[str, Any] = {name: int(given[name]) for name in ("key", "weight")}
     scalars |= {name: float(given[name]) for name in ("eps", "key_eps")}
     arrays, extents = {name: given[name] for name in names}, {"cache": (given["pages"],)}
     sample = Sample(arrays, (range(batch),), extents, scalars)

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api
+from kgen.codegen import api, schema
 from kgen.codegen.bench import uncached
 from kgen.codegen.errors import PlanError
 from kgen.codegen.plan import Schedule, plan
 from kgen.codegen.reference import query
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel
 from kgen.codegen.verify import tolerance
-from kgen.codegen.verify.expected import kv_parts
+from kgen.codegen.verify.families.query import kv_parts
 from kgen.codegen.verify.samples import bf16, query_weights
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -38,10 +38,10 @@ SCHEDULES = uncached.schedules()
 
 
 @cache
-def kernel(form: str, heads: int, batch: int, schedule: Schedule | None = None) -> api.Kernel:
+def kernel(form: str, heads: int, batch: int, schedule: Schedule | None = None) -> Kernel:
     """The kernel of a form; a schedule other than its plan's is compiled apart. What cannot be
     built skips the test, with the reason."""
-    config = families.make("query", {"heads": heads, "batch": batch, **FORMS[form]})
+    config = schema.make("query", {"heads": heads, "batch": batch, **FORMS[form]})
     arch = nvml.default_arch()
     try:
         chosen = plan(config, arch)
@@ -139,7 +139,7 @@ class Memory:
     backings: Arrays
 
     @classmethod
-    def of(cls, made: api.Kernel, inputs: Inputs) -> Memory:
+    def of(cls, made: Kernel, inputs: Inputs) -> Memory:
         """Poisoned outputs and the inputs laid out as their layout asks, NaN in between."""
         import cupy
 
@@ -203,7 +203,7 @@ def is_poison(array: np.ndarray) -> bool:
     return bool((np.ascontiguousarray(array).view(np.uint8) == POISON).all())
 
 
-def launch(made: api.Kernel, inputs: Inputs, **options: Any) -> Outputs:
+def launch(made: Kernel, inputs: Inputs, **options: Any) -> Outputs:
     """One checked call on poisoned memory."""
     memory = Memory.of(made, inputs)
     made(**memory.arguments, **options)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api
+from kgen.codegen import api, schema
 from kgen.codegen.bench import uncached
 from kgen.codegen.plan import Array, Axis, ParamTable, Plan, Region, Scalar, Schedule
 from kgen.codegen.plan.model import work
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel, Prepared
 from kgen.codegen.targets import target
 
 from . import cases
@@ -48,9 +48,9 @@ extern "C" __global__ void kgen_slow_copy(const __grid_constant__ Params params)
 """
 
 
-def slow_copy() -> api.Kernel:
+def slow_copy() -> Kernel:
     """Copies rows of 16 bytes, ``cycles`` after the grids before it are complete."""
-    config = families.make("query", {"heads": 1, "batch": 1})  # a name, nothing else
+    config = schema.make("query", {"heads": 1, "batch": 1})  # a name, nothing else
     chip = target(nvml.default_arch())
     rows = (Axis(rows=True), Axis(16))
     limit = 1 << 20
@@ -59,7 +59,7 @@ def slow_copy() -> api.Kernel:
         target=chip,
         schedule=Schedule("copy", 1),
         template="slow_copy.cu",
-        entry="kgen_slow_copy",
+        code="slow_copy",
         grid=(4, 1, 1),
         cluster=1,
         threads=256,
@@ -89,7 +89,7 @@ class Chain:
         import cupy
 
         fields = {"heads": heads, "batch": batch, "scheme": scheme, "release": release}
-        self.kernel = api.kernel(families.make("query", fields))
+        self.kernel = api.kernel(schema.make("query", fields))
         self.copy = slow_copy()
         self.inputs = [cases.fresh(heads, batch)]
         for seed in range(1, SEEDS):
@@ -111,7 +111,7 @@ class Chain:
         ]
         cupy.cuda.Device().synchronize()
 
-    def bound(self, source: Any, into: Any, cycles: int) -> api.Prepared:
+    def bound(self, source: Any, into: Any, cycles: int) -> Prepared:
         source, into = lines(source), lines(into)
         return self.copy.bind(source=source, target=into, cycles=cycles, num_rows=len(source))
 

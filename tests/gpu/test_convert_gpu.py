@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kgen.codegen.compiler import nvrtc, render
-from kgen.codegen.reference import query
+from kgen.codegen.reference import formats
 from kgen.codegen.runtime import nvml
 
 pytestmark = pytest.mark.gpu
@@ -62,8 +62,8 @@ def ties(grid: np.ndarray) -> np.ndarray:
     return around(np.concatenate([values, (values[1:] + values[:-1]) / 2]))
 
 
-EVERY_BF16 = query.from_bf16(np.arange(1 << 16, dtype=np.uint16)).astype(np.float32)
-E4M3 = query.from_e4m3(np.arange(256, dtype=np.uint8))
+EVERY_BF16 = formats.from_bf16(np.arange(1 << 16, dtype=np.uint16)).astype(np.float32)
+E4M3 = formats.from_e4m3(np.arange(256, dtype=np.uint8))
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 POWERS = around(np.ldexp(1.0, np.arange(-120, 121)) * 448)
 INPUTS = {
@@ -81,15 +81,16 @@ def test_roundings(name: str) -> None:
     x = INPUTS[name]
     got = run(x)
     wide = x.astype(np.float64)
+    expected: dict[str, Any]
     with np.errstate(all="ignore"):
         amax = np.abs(wide)
-        sixth = query.f32(amax * query.f32(np.float64(1 / 6)))
+        sixth = formats.f32(amax * formats.f32(np.float64(1 / 6)))
         expected = {
-            "e4m3": query.to_e4m3(wide),
-            "e2m1": query.to_e2m1(wide),
-            "plain": query.to_e2m1(wide),
-            "bf16": query.to_bf16(wide),
-            "fp4_scale": query.to_e4m3(np.maximum(sixth, 2.0**-9)),
+            "e4m3": formats.to_e4m3(wide),
+            "e2m1": formats.to_e2m1(wide),
+            "plain": formats.to_e2m1(wide),
+            "bf16": formats.to_bf16(wide),
+            "fp4_scale": formats.to_e4m3(np.maximum(sixth, 2.0**-9)),
         }
     finite = np.isfinite(x)
     for key, want in expected.items():
@@ -99,9 +100,9 @@ def test_roundings(name: str) -> None:
         if key == "fp4_scale":
             same |= np.isnan(x)
         assert same.all(), (key, x[~same][:5], got[key][~same][:5], want[~same][:5])
-    floor = query.f32(np.maximum(query.f32(amax[finite] / 448), np.float32(1e-4)))
-    np.testing.assert_array_equal(got["ds_scale"][finite], query.pow2_at_or_above(floor))
+    floor = formats.f32(np.maximum(formats.f32(amax[finite] / 448), np.float32(1e-4)))
+    np.testing.assert_array_equal(got["ds_scale"][finite], formats.pow2_at_or_above(floor))
     normal = finite & (amax >= 2.0**-126) & (amax <= 2.0**127)
     np.testing.assert_array_equal(
-        got["pow2"][normal], query.pow2_at_or_above(wide[normal].__abs__())
+        got["pow2"][normal], formats.pow2_at_or_above(wide[normal].__abs__())
     )

@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api
-from kgen.codegen.dcp.layout import PARTIAL, Shape
+from kgen.codegen import api, schema
+from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import Mailboxes
+from kgen.codegen.dims import PARTIAL_SENTINEL
 from kgen.codegen.errors import DeviceError
-from kgen.codegen.reference import dcp, query
+from kgen.codegen.reference import dcp, value
 from kgen.codegen.reference.formats import from_bf16, from_e4m3, to_bf16
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
+from kgen.codegen.runtime.kernel import Kernel
 from kgen.codegen.verify import tolerance
 from kgen.codegen.verify.samples import bf16, query_weights
 
@@ -60,7 +61,7 @@ class World:
     shape: Shape
     boxes: list[Mailboxes]
     streams: list[Any]
-    delay: api.Kernel
+    delay: Kernel
     idle: Any  # what the delays copy
 
     @classmethod
@@ -98,7 +99,7 @@ class World:
 
 
 @cache
-def _delay() -> api.Kernel:
+def _delay() -> Kernel:
     return slow_copy()
 
 
@@ -110,11 +111,11 @@ def all_ranks_here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     monkeypatch.setenv("KGEN_RANKS_PER_GPU", str(ranks))
 
 
-def make(kernel: str, **fields: Any) -> api.Kernel:
-    return api.kernel(families.make(kernel, fields), nvml.default_arch())
+def make(kernel: str, **fields: Any) -> Kernel:
+    return api.kernel(schema.make(kernel, fields), nvml.default_arch())
 
 
-def fits(kernel: api.Kernel) -> bool:
+def fits(kernel: Kernel) -> bool:
     """Whether all ranks can poll on this GPU; what does not fit uses query_wait."""
     try:
         kernel.load()
@@ -289,7 +290,7 @@ class Tails:
         return [out.get() for out in outs]
 
     def expected(self, given: list[Arrays], rank: int) -> np.ndarray:
-        sources = ([own[name] for own in given] for name in ("rows", "lse", "local_lengths"))
+        sources: Any = ([own[name] for own in given] for name in ("rows", "lse", "local_lengths"))
         mine = (given[rank][name] for name in ("w_uv", "gate", "lengths"))
         return dcp.dcp_value(*sources, *mine, rank=rank, q=self.q)
 
@@ -307,7 +308,7 @@ ODD: dict[str, Callable[[Arrays], None]] = {
     "-inf": lambda own: own["lse"].fill(-np.inf),
     "inf": lambda own: own["lse"].fill(np.inf),
     "1e4 apart": lambda own: own["lse"].__iadd__(np.float32(1e4)),
-    "pairs that are the sentinel": lambda own: own["rows"].view(np.uint32).fill(PARTIAL),
+    "pairs that are the sentinel": lambda own: own["rows"].view(np.uint32).fill(PARTIAL_SENTINEL),
 }
 
 
@@ -369,7 +370,7 @@ def test_a_layer_is_that_of_the_unsharded_context(dcp: int) -> None:
         for rank, out in enumerate(tail.run(given, parity)):
             own, mine = given[rank], slice(rank * heads, (rank + 1) * heads)
             latent = to_bf16(whole[:, mine])
-            want = from_bf16(query.value(latent, own["w_uv"], own["gate"], full, q=1))
+            want = from_bf16(value.value(latent, own["w_uv"], own["gate"], full, q=1))
             largest = np.abs(want).max(axis=-1, keepdims=True)
             assert (np.abs(from_bf16(out) - want) <= 0.02 * largest).all(), (step, rank)
 

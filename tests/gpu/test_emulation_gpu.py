@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kgen.codegen import schema
 from kgen.codegen.bench import uncached
 from kgen.codegen.emulator.kernel import Emulation
 from kgen.codegen.errors import PlanError
@@ -16,9 +17,8 @@ from kgen.codegen.plan import Plan, Schedule, plan
 from kgen.codegen.plan.index_front import VARIANTS, schedule_of
 from kgen.codegen.plan.query import KPAIR, KSPLIT, ROWS
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
-from kgen.codegen.verify import cpu, gpu
-from kgen.codegen.verify.expected import FAMILIES, Expected
+from kgen.codegen.verify import cpu, families, gpu, outcome
+from kgen.codegen.verify.expected import Expected
 from kgen.codegen.verify.samples import Arrays
 
 pytestmark = [pytest.mark.gpu, pytest.mark.cpu]
@@ -50,7 +50,7 @@ CASES = {f"{slug} {uncached.name(s) if s else ''}".strip(): (slug, s) for slug, 
 
 def planned(slug: str, schedule: Schedule | None) -> Plan:
     try:
-        return plan(families.parse_slug(slug), nvml.default_arch(), schedule)
+        return plan(schema.parse_slug(slug), nvml.default_arch(), schedule)
     except PlanError as error:
         pytest.skip(str(error))
 
@@ -67,24 +67,22 @@ def of_the_cpu(expectations: Iterable[Expected], held: Arrays) -> Iterator[Expec
 def test_gpu_and_cpu_agree(name: str) -> None:
     """By the rules that judge either; neither writes anything else."""
     made, seed = planned(*CASES[name]), zlib.crc32(name.encode())
-    family = FAMILIES[made.config.kernel]
+    family = families.of(made.config.kernel)
     sample = family.sample(made.config, np.random.default_rng(seed), cpu.ROWS)
     on_gpu = gpu.run(uncached.kernel(made), sample)
     on_cpu = cpu.run(Emulation(made), sample, seed)
     expectations = list(family.expect(made.config, sample))
     for verdicts in (
-        gpu.check(made, expectations, on_cpu),
-        gpu.check(made, of_the_cpu(expectations, on_cpu), on_gpu),
+        outcome.check(made, expectations, on_cpu),
+        outcome.check(made, of_the_cpu(expectations, on_cpu), on_gpu),
     ):
         print(name, *(f"\n  {output}: {verdict}" for output, verdict in verdicts.items()))
         assert all(verdict.right for verdict in verdicts.values()), verdicts
 
 
 def test_every_family_form_and_schedule_is_here() -> None:
-    plans = [
-        plan(families.parse_slug(slug), schedule=schedule) for slug, schedule in CASES.values()
-    ]
-    assert {made.config.kernel for made in plans} == {*FAMILIES}
+    plans = [plan(schema.parse_slug(slug), schedule=schedule) for slug, schedule in CASES.values()]
+    assert {made.config.kernel for made in plans} == {*schema.KERNELS}
     for kernel, schedules, forms in (("query", 3, 5), ("index_front", 2, 3)):
         mine = [made for made in plans if made.config.kernel == kernel]
         switches = ("dsa", "fp8", "nvfp4", "late", "mx", "fp4")

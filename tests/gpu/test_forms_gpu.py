@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api, build
+from kgen.codegen import api, build, schema
 from kgen.codegen.bench import uncached
 from kgen.codegen.compiler import render
 from kgen.codegen.plan import Plan, plan
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import combinations, families
+from kgen.codegen.runtime.kernel import Kernel
+from kgen.codegen.schema import combinations
 from kgen.codegen.verify import gpu
 
 from . import cases
@@ -29,12 +30,12 @@ HEADS = (2, 8, 1, 6, 3, 1, 12, 2, 1)
 BATCHES = ((1, 2, 5, 7, 8), (15, 16, 17, 31), (33, 63, 65, 200))  # of each schedule of the table
 PADDED = 64  # FlashMLA's heads of a token
 
-LEGAL = combinations.legal(families.Query)
+LEGAL = combinations.legal(schema.Query)
 
 
-def _sweep() -> dict[str, families.Config]:
+def _sweep() -> dict[str, schema.Config]:
     """Each combination at a shape of each schedule that it has; shapes take turns."""
-    found: dict[str, families.Config] = {}
+    found: dict[str, schema.Config] = {}
     for number, combination in enumerate(LEGAL):
         rows_only = "q_b_cp_async" in combination.fields
         for turn, batches in enumerate(BATCHES[:1] if rows_only else BATCHES):
@@ -42,7 +43,7 @@ def _sweep() -> dict[str, families.Config]:
                 "heads": HEADS[(number + 2 * turn) % len(HEADS)],
                 "batch": batches[number % len(batches)],
             }
-            config = families.make("query", shape | combination.fields)
+            config = schema.make("query", shape | combination.fields)
             found[config.slug] = config
     return found
 
@@ -58,7 +59,7 @@ def built() -> None:
 
 
 def test_the_sweep_has_every_combination() -> None:
-    switches = [option.name for option in combinations.switches(families.Query)]
+    switches = [option.name for option in combinations.switches(schema.Query)]
     seen = {tuple(getattr(c, name) for name in switches) for c in SWEEP.values()}
     assert len(seen) == len(LEGAL)
 
@@ -82,7 +83,7 @@ def test_padded_heads_and_q_c_rows(heads: int, batch: int, form: str) -> None:
 def test_query_norm_gives_the_q_c_that_store_qc_gave(heads: int, batch: int, form: str) -> None:
     fields = {"heads": heads, "batch": batch, **cases.FORMS[form]}
     whole, bare, norm = (
-        api.kernel(families.make(family, given))
+        api.kernel(schema.make(family, given))
         for family, given in (
             ("query", fields),
             ("query", fields | {"store_qc": False}),
@@ -105,9 +106,9 @@ SLOW, SHORT = 30_000, 2_000  # cycles
 Bound = Callable[[], Any]
 
 
-def copier(entry: str, *steps: str) -> api.Kernel:
+def copier(name: str, *steps: str) -> Kernel:
     """A kernel that copies rows of 16 bytes; ``steps`` say in which order it does what."""
-    made = replace(slow_copy().plan, entry=entry, template=f"{entry}.cu")
+    made = replace(slow_copy().plan, code=name, template=f"{name}.cu")
     actions = {
         "release": "griddepcontrol_launch_dependents();",
         "wait": "griddepcontrol_wait();",
@@ -128,14 +129,14 @@ struct Params {{
     int32_t num_rows;
 }};
 
-extern "C" __global__ void {entry}(const __grid_constant__ Params params) {{
+extern "C" __global__ void {made.entry}(const __grid_constant__ Params params) {{
     {body}
 }}
 """
     return uncached.handwritten(made, text)
 
 
-def bound(kernel: api.Kernel, source: Any, target: Any, cycles: int = 0) -> Bound:
+def bound(kernel: Kernel, source: Any, target: Any, cycles: int = 0) -> Bound:
     source, target = lines(source), lines(target)
     return kernel.bind(source=source, target=target, cycles=cycles, num_rows=len(source))
 
@@ -143,7 +144,7 @@ def bound(kernel: api.Kernel, source: Any, target: Any, cycles: int = 0) -> Boun
 class Chain:
     """Rounds of one query kernel whose packed rows are written anew, and read late, every time."""
 
-    def __init__(self, kernel: api.Kernel, heads: int, batch: int) -> None:
+    def __init__(self, kernel: Kernel, heads: int, batch: int) -> None:
         import cupy
 
         self.inputs = [cases.fresh(heads, batch)]
@@ -181,11 +182,11 @@ SHAPES = ((2, 8), (8, 16), (8, 33))  # one for each schedule of the table
 
 def late(heads: int, batch: int, release: str) -> Plan:
     fields = {"heads": heads, "batch": batch, "dsa": True, "late": True, "release": release}
-    return plan(families.make("query", fields), nvml.default_arch())
+    return plan(schema.make("query", fields), nvml.default_arch())
 
 
 def late_rounds(
-    kernel: api.Kernel, *reader: str, neighbour: tuple[str, ...] = ("wait", "release")
+    kernel: Kernel, *reader: str, neighbour: tuple[str, ...] = ("wait", "release")
 ) -> tuple[list[int], list[int]]:
     """Rounds in which a ``reader`` of the query, or of a slow ``neighbour``, read wrong values.
 
@@ -196,9 +197,9 @@ def late_rounds(
 
     config: Any = kernel.plan.config
     chain = Chain(kernel, config.heads, config.batch)
-    first = copier("kgen_write", "release", "wait", "idle", "copy")
-    beside = copier("kgen_beside", *neighbour, "idle", "copy")
-    after = copier("kgen_read", *reader)
+    first = copier("write", "release", "wait", "idle", "copy")
+    beside = copier("beside", *neighbour, "idle", "copy")
+    after = copier("read", *reader)
     numbers = cupy.arange(ROUNDS * 64, dtype=np.int32).reshape(ROUNDS, 64)
     other, others = cupy.full(64, -1, np.int32), cupy.full((ROUNDS, 64), -1, np.int32)
     chain.run(
@@ -243,10 +244,10 @@ def test_a_late_kernel_after_one_that_releases_at_its_start_reads_too_early() ->
 
 def early_reads(fields: dict[str, Any]) -> list[int]:
     """Rounds in which a reader that reads before its own wait read a wrong query."""
-    kernel = api.kernel(families.make("query", fields))
+    kernel = api.kernel(schema.make("query", fields))
     chain = Chain(kernel, fields["heads"], fields["batch"])
-    first = copier("kgen_write", "release", "wait", "idle", "copy")
-    early = copier("kgen_read_early", "copy", "wait")
+    first = copier("write", "release", "wait", "idle", "copy")
+    early = copier("read_early", "copy", "wait")
     chain.run(
         [bound(first, source, chain.qkv, SHORT) for source in chain.sources],
         [chain.step],

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgen.codegen import api
+from kgen.codegen import schema
 from kgen.codegen.bench import uncached
 from kgen.codegen.compiler import jobs
 from kgen.codegen.plan.index_front import VARIANTS, schedule_of
-from kgen.codegen.reference import query
+from kgen.codegen.reference import formats
 from kgen.codegen.runtime import nvml
-from kgen.codegen.schema import families
-from kgen.codegen.verify import gpu, samples, tolerance
-from kgen.codegen.verify.expected import FAMILIES, Expected, key_bytes
+from kgen.codegen.runtime.kernel import Kernel
+from kgen.codegen.verify import families, gpu, outcome, samples, tolerance
+from kgen.codegen.verify.expected import Expected
+from kgen.codegen.verify.families.index_front import key_bytes
 from kgen.codegen.verify.samples import INF, NAN, Arrays, Sample
 
 from ..conftest import DATA
@@ -43,9 +44,9 @@ RUNS = 50
 
 
 @cache
-def kernel(scheme: str, batch: int, form: str = "fp8") -> api.Kernel:
+def kernel(scheme: str, batch: int, form: str = "fp8") -> Kernel:
     """The kernel by a scheme that its plan need not choose."""
-    config = families.make("index_front", {"batch": batch, **FORMS[form]})
+    config = schema.make("index_front", {"batch": batch, **FORMS[form]})
     return uncached.forced(config, schedule_of(scheme, batch), nvml.default_arch())
 
 
@@ -56,8 +57,8 @@ def built() -> None:
         list(pool.map(lambda case: kernel(*case), SWEEP))
 
 
-def judged(made: api.Kernel, sample: Sample, expectations: list[Expected]) -> None:
-    verdicts = gpu.check(made.plan, expectations, gpu.run(made, sample))
+def judged(made: Kernel, sample: Sample, expectations: list[Expected]) -> None:
+    verdicts = outcome.check(made.plan, expectations, gpu.run(made, sample))
     assert all(verdict.right for verdict in verdicts.values()), verdicts
 
 
@@ -114,7 +115,7 @@ def test_the_sweep_has_every_batch_and_form_in_both_schemes() -> None:
 @pytest.mark.parametrize("release", ["start", "wait", "end"])
 def test_the_planned_kernels(release: str) -> None:
     for batch in (8, 32):
-        config = families.make("index_front", {"batch": batch, "release": release})
+        config = schema.make("index_front", {"batch": batch, "release": release})
         outcome = gpu.verify(config, seed=batch)
         assert outcome.right, outcome.text()
 
@@ -123,22 +124,22 @@ def test_the_planned_kernels(release: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_no_slot_at_all_leaves_the_cache_alone(form: str, scheme: str) -> None:
     made = kernel(scheme, 17, form)
-    sample = samples.index_front(made.config, np.random.default_rng(2))
+    sample = families.of("index_front").sample(made.config, np.random.default_rng(2))
     sample = replace(sample, arrays=sample.arrays | {"slots": np.full(sample.rows, -1)})
     held = gpu.run(made, sample)
-    assert (held["cache"] == gpu.POISON).all()
-    expectations = FAMILIES["index_front"].expect(made.config, sample)
-    verdicts = gpu.check(made.plan, expectations, held)
+    assert (held["cache"] == outcome.POISON).all()
+    expectations = families.of("index_front").expect(made.config, sample)
+    verdicts = outcome.check(made.plan, expectations, held)
     assert all(verdict.right for verdict in verdicts.values()), verdicts
 
 
 def at_powers(rng: np.random.Generator, groups: int, size: int, top: float) -> np.ndarray:
     """BF16 bits [groups, size]: the largest of a group is ``top`` times a power of two, or a step
     of BF16 beside it; the others lie on the grid of E4M3 and between."""
-    largest = query.to_bf16(top * np.exp2(rng.integers(-12, 6, groups).astype(float)))
+    largest = formats.to_bf16(top * np.exp2(rng.integers(-12, 6, groups).astype(float)))
     largest = (largest.astype(np.int32) + rng.integers(-1, 2, groups)).astype(np.uint16)
     share = rng.integers(-256, 257, (groups, size)) / 256
-    values = query.to_bf16(query.from_bf16(largest)[:, None] * share)
+    values = formats.to_bf16(formats.from_bf16(largest)[:, None] * share)
     values[np.arange(groups), rng.integers(0, size, groups)] = largest
     return np.asarray(values)
 
@@ -161,7 +162,7 @@ def exact_sample(batch: int, fp4: bool, seed: int) -> Sample:
     wq_b[np.arange(4096), rng.integers(0, 1536, 4096)] = at_powers(
         rng, 4096 // group, group, top
     ).ravel()
-    norm_w = query.from_bf16(at_powers(rng, 128 // group, group, top)).ravel()
+    norm_w = formats.from_bf16(at_powers(rng, 128 // group, group, top)).ravel()
     pages = ceil(2 * base.rows / 64)
     arrays: Arrays = {
         "projected": projected,
@@ -182,7 +183,7 @@ def test_conversions_are_exact_where_sums_are(seed: int, form: str, scheme: str)
     """Scales at, just below and just above powers of two, in every byte."""
     made = kernel(scheme, 33, form)
     sample = exact_sample(33, form == "fp4", seed)
-    listed = FAMILIES["index_front"].expect(made.config, sample)
+    listed = families.of("index_front").expect(made.config, sample)
     judged(made, sample, [replace(each, rule=tolerance.exact, others=()) for each in listed])
 
 
@@ -214,7 +215,7 @@ def test_a_spoilt_row_harms_no_other(column: int, batch: int, scheme: str) -> No
 @pytest.mark.parametrize(("batch", "form"), [(8, "fp8"), (33, "fp8"), (16, "fp4"), (17, "mx")])
 def test_the_same_bits_in_every_run(batch: int, form: str, scheme: str) -> None:
     made = kernel(scheme, batch, form)
-    sample = samples.index_front(made.config, np.random.default_rng(5))
+    sample = families.of("index_front").sample(made.config, np.random.default_rng(5))
     first, *others = (gpu.run(made, sample) for _ in range(RUNS))
     for other in others:
         for name, array in first.items():

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import kgen
-from kgen.codegen.api import Kernel
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.runtime import driver
+from kgen.codegen.runtime.kernel import Kernel
 from kgen.codegen.runtime.loader import Loader
 
 pytestmark = pytest.mark.gpu
@@ -145,7 +145,7 @@ def test_libraries_mix_through_dlpack_and_interface(kernel: Kernel, expected: An
             self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
 
     arrays = in_cupy()
-    mixed = {
+    mixed: dict[str, Any] = {
         name: (Interface if index % 2 else Dlpack)(array)
         for index, (name, array) in enumerate(arrays.items())
     }
@@ -213,7 +213,7 @@ def test_torch_side_stream(kernel: Kernel, expected: Any, given: str, bound: boo
 def test_cupy_graph(kernel: Kernel, expected: Any, bound: bool) -> None:
     cupy = pytest.importorskip("cupy")
     arrays = in_cupy()
-    launch = kernel.bind(**arrays) if bound else lambda: kernel(**arrays)
+    launch: Callable[[], Any] = kernel.bind(**arrays) if bound else lambda: kernel(**arrays)
     side = cupy.cuda.Stream(non_blocking=True)
     with side:
         side.begin_capture()
@@ -235,7 +235,7 @@ def test_cupy_graph(kernel: Kernel, expected: Any, bound: bool) -> None:
 def test_torch_graph(kernel: Kernel, expected: Any, bound: bool) -> None:
     torch = pytest.importorskip("torch")
     arrays = in_torch()
-    launch = kernel.bind(**arrays) if bound else lambda: kernel(**arrays)
+    launch: Callable[[], Any] = kernel.bind(**arrays) if bound else lambda: kernel(**arrays)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         launch()

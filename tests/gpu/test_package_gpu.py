@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import kgen
-from kgen.codegen.api import Kernel
 from kgen.codegen.build import build
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.runtime import driver, nvml
+from kgen.codegen.runtime.kernel import Kernel
 from kgen.codegen.schema import Query
 from kgen.codegen.verify.samples import bf16
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -110,7 +111,7 @@ def test_the_schema_validates_matrix_files() -> None:
         "query": [{"heads": [6, 8], "batch": "1-16,32", "dsa": True}],
     }
     assert check.is_valid(good)
-    for bad in (
+    wrong: tuple[dict[str, Any], ...] = (
         {},
         {"query": []},
         {"query": [{"heads": 8}]},
@@ -119,5 +120,6 @@ def test_the_schema_validates_matrix_files() -> None:
         {"query": [{"heads": 8, "batch": "8-"}]},
         {"query": [{"heads": 8, "batch": 8, "transport": "pigeon"}]},
         {"quary": [{"heads": 8, "batch": 8}]},
-    ):
+    )
+    for bad in wrong:
         assert not check.is_valid(bad), bad

@@ -8,7 +8,7 @@ import pytest
 
 from kgen.codegen.errors import ConfigError
 from kgen.codegen.plan import Plan, plan
-from kgen.codegen.schema import KERNELS, make, parse_slug, select
+from kgen.codegen.schema import KERNELS, Config, make, parse_slug, select
 
 DSA = {"heads": 8, "batch": 8, "dsa": True}
 
@@ -61,9 +61,8 @@ def test_late_starts_or_ends() -> None:
 
 
 def test_a_late_query_needs_a_front_that_waits_before_it_releases() -> None:
-    front = next(
-        each for each in select((), None, DSA | {"late": True}) if each.kernel == "index_front"
-    )
+    configs: tuple[Config, ...] = select((), None, DSA | {"late": True})
+    (front,) = (each for each in configs if each.kernel == "index_front")
     assert plan(front).release == "wait"
     with pytest.raises(ConfigError, match=r"release: got 'start'; with late the index_front"):
         select((), None, DSA | {"late": True, "release": "start"})

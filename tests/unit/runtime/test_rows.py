@@ -20,7 +20,7 @@ ARGUMENTS = Arguments(plan(make("value", {"heads": HEADS, "batch": BATCH})).para
 def given(rows: int, **others: int) -> dict[str, Any]:
     """The arrays of a value kernel, each of ``rows`` rows or as ``others`` says."""
     count = {"latent": rows, "gate": rows, "lengths": rows} | others
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "latent": np.zeros((count["latent"], HEADS, 512), np.uint16),
         "w_uv": np.zeros((HEADS, 128, 512), np.uint16),
         "gate": np.zeros((count["gate"], HEADS * 128), np.uint16),
