@@ -93,7 +93,7 @@ def tests(runner: Runner, workers: int) -> Iterator[Outcome]:
     pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     spread = ("-n", str(workers)) if importlib.util.find_spec("xdist") else ()
     counted = r"\d+ (passed|failed|skipped|error)"
-    chosen, ranks = ("-m", "gpu and not bench"), "tests/gpu/test_dcp_gpu.py"
+    chosen, ranks = ("-m", "gpu and not bench"), "tests/gpu/test_dcp.py"
     yield runner.run(
         "pytest gpu", (*pytest, "tests/gpu", "--ignore", ranks, *chosen, *spread), counted
     )

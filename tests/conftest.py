@@ -15,8 +15,6 @@ from kgen.codegen.emulator import toolchain
 from kgen.codegen.errors import DeviceError
 from kgen.codegen.runtime import nvml
 
-DATA = Path(__file__).parent / "data"
-
 # A loaded machine fails no test by its clock, and a failure comes back in the next run.
 hypothesis.settings.register_profile("kgen", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("kgen")

@@ -15,7 +15,7 @@ from kgen.codegen.schema import families
 from kgen.codegen.verify import cpu, gpu
 
 from ..data import inputs
-from ..vectors import vector
+from ..helpers.vectors import vector
 
 pytestmark = pytest.mark.cpu
 

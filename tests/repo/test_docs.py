@@ -9,9 +9,9 @@ import pytest
 
 from kgen.codegen.schema import KERNELS
 
+from ..helpers.places import ROOT
 from .test_layers import ORDER
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
 TREE = re.compile(r"(?:codegen|templates|tests|benchmarks|examples|docs|generated)/[\w./-]*\w/?")
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")

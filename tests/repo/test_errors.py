@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 
 from kgen.codegen import errors, public
 
-TEXT = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+from ..helpers.places import ROOT
+
+TEXT = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 CLASSES = {
     name: kind
     for name, kind in inspect.getmembers(errors, inspect.isclass)

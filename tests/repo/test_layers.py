@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from ..helpers.places import ROOT
+
 CODEGEN = ROOT / "codegen"
 
 # From the ground up: a room imports from those before it, modules of one line from one another.

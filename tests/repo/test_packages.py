@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from ..helpers.places import ROOT
 
 
 def test_every_package_is_listed() -> None:
