@@ -76,7 +76,7 @@ def run(made: Emulation) -> Found:
     """The first seed's trouble."""
     for seed in range(SEEDS):
         try:
-            _, verdicts = cpu.trial(made, seed)
+            verdicts = cpu.trial(made, seed).verdicts
         except EmulationError as error:
             return Found(report=str(error), seed=seed)
         wrong = [name for name, verdict in verdicts.items() if not verdict.right]

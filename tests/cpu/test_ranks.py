@@ -17,8 +17,8 @@ from kgen.codegen.emulator import executor
 from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import Plan, plan
 from kgen.codegen.verify import cpu, families, ranks, shards
+from kgen.codegen.verify.judge import Verdict
 from kgen.codegen.verify.samples import Sample
-from kgen.codegen.verify.tolerance import Verdict
 
 on_cpu = pytest.mark.cpu
 
@@ -81,14 +81,14 @@ def test_a_report_has_what_repeats_it() -> None:
 @on_cpu
 def test_a_head_in_the_place_of_another_is_wrong() -> None:
     made = edited("dcp_value-h2-b3-dcp2", "head / kNumHeads;", "head / kNumHeads ^ 1;")
-    _, verdicts = cpu.trial(made, 4)
+    verdicts = cpu.trial(made, 4).verdicts
     assert not verdicts["value"].right and verdicts["mailboxes"].right
 
 
 @on_cpu
 def test_a_mailbox_that_is_not_refilled_is_wrong() -> None:
     old = "store_global16(box + row + i % kPieces * 16, empty);"
-    _, verdicts = cpu.trial(edited("dcp_value-h1-b2-dcp2", old, ""), 1)
+    verdicts = cpu.trial(edited("dcp_value-h1-b2-dcp2", old, ""), 1).verdicts
     assert not verdicts["mailboxes"].right and verdicts["value"].right
 
 

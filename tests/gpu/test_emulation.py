@@ -71,7 +71,7 @@ def test_gpu_and_cpu_agree(name: str) -> None:
     sample = family.sample(made.config, np.random.default_rng(seed), cpu.ROWS)
     on_gpu = gpu.run(uncached.kernel(made), sample)
     on_cpu = cpu.run(Emulation(made), sample, seed)
-    expectations = list(family.expect(made.config, sample))
+    expectations = list(family.expect(made, sample))
     for verdicts in (
         outcome.check(made, expectations, on_cpu),
         outcome.check(made, of_the_cpu(expectations, on_cpu), on_gpu),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
@@ -15,11 +16,13 @@ from kgen.codegen import api, schema
 from kgen.codegen.bench import uncached
 from kgen.codegen.errors import PlanError
 from kgen.codegen.plan import Schedule, plan
-from kgen.codegen.reference import query
+from kgen.codegen.reference import query as reference
 from kgen.codegen.runtime import nvml
 from kgen.codegen.runtime.kernel import Kernel
 from kgen.codegen.verify import tolerance
-from kgen.codegen.verify.families.query import kv_parts
+from kgen.codegen.verify.expected import neighbours
+from kgen.codegen.verify.families.query import TENSOR_ULPS, ULPS
+from kgen.codegen.verify.judge import Judged, judge
 from kgen.codegen.verify.samples import bf16, query_weights
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -228,28 +231,43 @@ def check_edges(got: Outputs, inputs: Inputs) -> None:
     assert is_poison(np.delete(got.lines, written, axis=0)), "cache bytes outside the slots"
 
 
-def check_values(got: Outputs, want: query.QueryOutputs, inputs: Inputs, heads: Any) -> str:
+def check_values(form: str, got: Outputs, inputs: Inputs, heads: Any) -> str:
     """Judge what was written by the rules for fresh inputs; returns the query's verdict."""
     rows, taken = inputs.rows, inputs.taken()
-    query = tolerance.close(got.query[:rows, heads], want.query)
+    query = tolerance.close(got.query[:rows, heads], expected(form, inputs, heads).query)
     assert query.right, f"query: {query}"
-    lines, wanted = got.lines[inputs.slots[taken]], want.rows[taken]
-    pairs = zip(kv_parts(lines), kv_parts(wanted), strict=True)
-    for number, (part, theirs) in enumerate(pairs):
-        verdict = tolerance.nearly_exact(part, theirs)
-        assert verdict.right, f"KV rows, part {number}: {verdict}"
+    line = {"w_kva": inputs.weights["w_kva"], "k_scale": inputs.k_scale, **FORMS[form]}
+    lines = got.lines[inputs.slots[taken]]
+    check_normed("KV rows", lines, reference.kv_rows, inputs, taken, ULPS, **line)
     if got.q_c is not None:
-        verdict = tolerance.nearly_exact(got.q_c[:rows], want.q_c)
-        assert verdict.right, f"q_c: {verdict}"
+        w_qa, every = inputs.weights["w_qa"], np.arange(rows)
+        check_normed(
+            "q_c", got.q_c[:rows], reference.query_norm, inputs, every, TENSOR_ULPS, w_qa=w_qa
+        )
     return str(query)
 
 
-def expected(form: str, inputs: Inputs, heads: Any = np.s_[:]) -> query.QueryOutputs:
+def check_normed(
+    name: str,
+    got: np.ndarray,
+    of: Callable[..., np.ndarray],
+    inputs: Inputs,
+    rows: np.ndarray,
+    ulps: int,
+    **given: Any,
+) -> None:
+    """Each row is that of one reciprocal RMS within ``ulps`` of the exact one."""
+    wants = tuple(of(inputs.qkv[rows], eps=inputs.eps, ulps=n, **given) for n in neighbours(ulps))
+    verdict = judge(Judged(tolerance.exact, got, wants))
+    assert verdict.right, f"{name}: {verdict}"
+
+
+def expected(form: str, inputs: Inputs, heads: Any = np.s_[:]) -> reference.QueryOutputs:
     """The reference of the processed rows and of ``heads``."""
     count, weights = inputs.heads, dict(inputs.weights)
     weights["w_qb"] = weights["w_qb"].reshape(count, 192, 1536)[heads].reshape(-1, 1536)
     weights["w_uk"] = weights["w_uk"][heads]
-    return query.query(
+    return reference.query(
         inputs.qkv[: inputs.rows],
         **weights,
         q_scale_inv=inputs.q_scale_inv,
