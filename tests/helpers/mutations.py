@@ -17,7 +17,11 @@ from .places import DATA
 
 # Family, fields, and the schedule where another than the plan's is meant.
 KERNELS: dict[str, tuple[str, dict[str, Any], Schedule | None]] = {
-    "folded": ("query", {"heads": 2, "batch": 3, "dsa": True, "fp8": True, "scheme": "folded"}, None),
+    "folded": (
+        "query",
+        {"heads": 2, "batch": 3, "dsa": True, "fp8": True, "scheme": "folded"},
+        None,
+    ),
     "rows": ("query", {"heads": 2, "batch": 3, "dsa": True, "fp8": True}, None),
     "rows9": ("query", {"heads": 1, "batch": 9, "scheme": "rows"}, None),
     "kpair": ("query", {"heads": 2, "batch": 9, "dsa": True}, None),
