@@ -9,7 +9,7 @@ import numpy as np
 
 from ..compiler.render import Source, render
 from ..errors import ConfigError
-from ..plan import Array, Plan, Schedule, itemsize
+from ..plan import Plan, Schedule, itemsize
 from ..plan import plan as make_plan
 from ..runtime import arrays
 from ..runtime.arguments import Arguments
@@ -17,6 +17,7 @@ from ..runtime.arrays import ArrayView, Fields, Layout
 from ..runtime.layouts import ACCEPTED, refused
 from ..schema import Config, families
 from .executor import Emulated
+from .launch import touched
 
 POISON = 0xFF  # of the bytes of an output that is allocated
 ALIGN = 128  # bytes, of an output that is allocated
@@ -121,8 +122,7 @@ class Emulation:
         if call.rows:
             names = [name for name, item in self._arrays.items() if item.role == "out"]
             given = named | dict(zip(names, outputs, strict=True))
-            rows = range(call.rows)
-            given = {name: given[name][within(a, rows)] for name, a in self._arrays.items()}
+            given = touched(self.plan.params, given, call.rows)
             seed = secrets.randbelow(1 << 32) if seed is None else seed
             self._emulated.run(call.packed, given, seed=seed, lazy=lazy)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -142,14 +142,6 @@ class Emulation:
 
     def __repr__(self) -> str:
         return f"<kgen kernel {self.config.slug} for {self.plan.target.name}, on the CPU>"
-
-
-def within(array: Array, rows: range) -> tuple[slice, ...]:
-    """The index of what a launch of ``rows`` may touch of an argument."""
-    return tuple(
-        slice(rows.start // axis.per, -(-rows.stop // axis.per)) if axis.rows else slice(None)
-        for axis in array.axes
-    )
 
 
 class Held:

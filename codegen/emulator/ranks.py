@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ..dcp.layout import Shape
 from ..dcp.mailboxes import Mailboxes
-from .executor import Emulated, Rank
+from .executor import Emulated
 from .kernel import poisoned
+from .launch import MAILBOX, Rank, defaults, touched
 
 MULTICAST = 0x700000000000  # stands for the mailboxes of every rank
 
@@ -69,15 +70,15 @@ def launch(
     seed, lazy
         As :class:`Emulated` takes them.
     """
+    table = made.plan.params
+    by_value = defaults(table)
+    rows = num_rows or [each.get("num_rows", by_value["num_rows"]) for each in given]
     ranks = []
-    base = tuple(box.address + box.shape.place("mailbox", parity) for box in boxes)
-    by_value = [scalar.name for scalar in made.plan.params.scalars]
-    for box, arguments in zip(boxes, given, strict=True):
-        taken = {**arguments, **box.arguments(made, parity)}
+    for box, arguments, count in zip(boxes, given, rows, strict=True):
+        taken = {**arguments, **box.arguments(made, parity), "num_rows": count}
         scalars = {name: taken.pop(name) for name in by_value if name in taken}
-        if num_rows is not None:
-            scalars["num_rows"] = num_rows[box.rank]
-        own = None if "mailbox" in taken else box.view("mailbox", parity)
-        multicast = scalars.get("multicast", 0)
-        ranks.append(Rank(made.packed(taken, scalars), taken, box.rank, base, multicast, own))
+        packed, multicast = made.packed(taken, scalars), scalars.get("multicast", 0)
+        arrays = touched(table, taken, count)
+        arrays[MAILBOX] = box.view(MAILBOX, parity)[: max(rows)]  # it takes those of all ranks
+        ranks.append(Rank(packed, arrays, box.rank, multicast))
     made.run_ranks(ranks, seed=seed, lazy=lazy)

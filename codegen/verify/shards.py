@@ -17,7 +17,7 @@ from ..dcp.layout import PARITIES, Shape
 from ..dcp.mailboxes import Mailboxes
 from ..dims import KV_LORA
 from ..emulator.executor import Emulated, emulate
-from ..emulator.kernel import within
+from ..emulator.launch import within
 from ..emulator.ranks import boxes_of, launch, words
 from ..plan import Plan, plan
 from ..plan.mailbox import Mailed, query_dtype

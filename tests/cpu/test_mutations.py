@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import PurePath
 
 import pytest
 
@@ -39,7 +38,7 @@ class Found:
     @property
     def lines(self) -> Lines:
         """The lines that the report names."""
-        named = re.findall(r"([\w.-]+\.cuh?):(\d+)", self.report)
+        named = re.findall(r"([\w./-]+\.cuh?):(\d+)", self.report)
         return {(file, int(line)) for file, line in named}
 
 
@@ -68,7 +67,7 @@ def mutated(mutation: Mutation) -> tuple[Source, Lines]:
     for name, body in ((source.name, text), *source.headers):
         for number, line in enumerate(body.splitlines(), 1):
             if any(partner in line for partner in mutation.partners):
-                lines.add((PurePath(name).name, number))
+                lines.add((name, number))
     return replace(source, text=text), lines
 
 

@@ -47,3 +47,11 @@ KGEN_OP T __shfl_down_sync(uint32_t, T value, int delta) {
     const int source = lane + delta < 32 ? lane + delta : lane;
     return std::bit_cast<T>(machine::shuffle(std::bit_cast<uint32_t>(value), source, KGEN_HERE));
 }
+
+template <class T>
+KGEN_OP __attribute__((no_sanitize("thread"))) T atomicAdd(T* place, T value) {
+    machine::check_atomic(place, sizeof value, KGEN_HERE);
+    const T before = *place;
+    *place = before + value;
+    return before;
+}

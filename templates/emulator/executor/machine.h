@@ -51,10 +51,12 @@ void launch_next_grid(void* here);
 void load_shared(void* out, Address source, unsigned bytes, void* here);
 void store_shared(Address target, const void* value, unsigned bytes, void* here);
 void load_global(void* out, const void* source, unsigned bytes, void* here);
+void check_atomic(const void* address, unsigned bytes, void* here);
 void async_load(Address target, const void* source, unsigned bytes, void* here);
 void async_commit();
 void async_wait(int groups, void* here);
 void bulk_load(Address target, const void* source, unsigned bytes, Address barrier, void* here);
+void bulk_load_multicast(Address target, const void* source, unsigned bytes, Address barrier, uint32_t ctas, void* here);
 void store_remote(Address target, const void* value, unsigned bytes, Address barrier, void* here);
 
 // Mailboxes between ranks.

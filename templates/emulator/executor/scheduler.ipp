@@ -4,16 +4,18 @@
 
 namespace {
 
+constexpr int kTurn = 256;  // switches of a warp's turn, at most
+
 void run_warp(Warp* warp) {
-    while (warp->ready && !failed) {
-        uint32_t lanes = warp->ready;
-        for (uint32_t skip = draw(__builtin_popcount(lanes)); skip; --skip) lanes &= lanes - 1;
-        const int lane = __builtin_ctz(lanes);
-        warp->ready &= ~(1u << lane);
+    for (uint32_t left = warp->ready; left; left &= left - 1) {
+        const auto* frame = static_cast<const char*>(warp->sps[std::countr_zero(left)]);
+        for (int line = 0; line < 4; ++line) __builtin_prefetch(frame + 64 * line);
+    }
+    for (turn = 1 + static_cast<int>(draw(kTurn)); warp->ready && turn > 0 && !failed; --turn) {
+        const int lane = take_ready(warp);
         self = warp->lanes[lane];
-        machine_switch(&scheduler_sp, self->sp);
+        machine_switch(&scheduler_sp, warp->sps[lane]);
         self = nullptr;
-        if (draw(64) == 0) break;  // another warp's turn
     }
 }
 
@@ -31,7 +33,7 @@ std::string what_lacks(Fiber* fiber) {
     }
     for (auto& [id, barrier] : cta->barriers) {
         if (!waits(barrier.waiting)) continue;
-        snprintf(text, sizeof text, "block barrier %d, which has %d of %d threads", id, barrier.arrived, barrier.expected);
+        snprintf(text, sizeof text, "block barrier %d, which has %d of %d threads", id, static_cast<int>(barrier.waiting.size()), barrier.expected);
         return text;
     }
     return fiber->blocked ? fiber->blocked : "nothing";
@@ -67,11 +69,12 @@ void prepare_cluster(Cluster* cluster, uint32_t number) {
     const uint32_t along = mine->grid[0] / mine->cluster;
     const uint32_t x = number % along * mine->cluster, y = number / along % mine->grid[1];
     const uint32_t z = number / along / mine->grid[1];
-    const size_t words = (mine->smem + 3) / 4, warps_per_cta = (mine->threads + kLanes - 1) / kLanes;
     cluster->number = number;
     cluster->barrier = {};
     for (auto& warp : cluster->warps) {
         warp->clocks.assign(kParts * num_warps, 0);
+        warp->over = nullptr;
+        warp->joined = nullptr;
         tick(warp.get());
         warp->ready = 0;
         warp->listed = false;
@@ -83,10 +86,9 @@ void prepare_cluster(Cluster* cluster, uint32_t number) {
         cta->block = {x + static_cast<uint32_t>(cta->rank), y, z};
         cta->live = static_cast<int>(mine->threads);
         cta->exited = cta->waited = false;
-        cta->smem.assign(mine->smem, 0xFF);
-        cta->words.assign(words, {});
-        cta->reads.assign(words * warps_per_cta, 0);
-        cta->read_from.assign(words * warps_per_cta, nullptr);
+        memset(cta->smem, 0xFF, mine->smem);
+        cta->granules.reset((mine->smem + kGranule - 1) / kGranule, cta->warps.size());
+        cta->words.reset(kGranule / kWord * cta->granules.at.size(), cta->warps.size());
         cta->barriers.clear();
         cta->mbarriers.clear();
     }
@@ -123,37 +125,43 @@ void run_resident() {
     while (!pending.empty() && !failed) finish_one();
 }
 
+size_t stacks_bytes(const Warp& warp) { return whole_pages(warp.lanes.size() * kStack); }
+
+// The CTA of `rank`, its warps and their fibers, with memory of their own.
+void add_cta(Cluster* cluster, uint32_t rank) {
+    cluster->ctas.push_back(std::make_unique<Cta>());
+    Cta* cta = cluster->ctas.back().get();
+    cta->cluster = cluster;
+    cta->rank = static_cast<int>(rank);
+    cta->smem = map_guarded(whole_pages(launch->smem), PROT_READ | PROT_WRITE);
+    for (uint32_t thread = 0; thread < launch->threads; ++thread) {
+        if (thread % kLanes == 0) {
+            cluster->warps.push_back(std::make_unique<Warp>());
+            cta->warps.push_back(cluster->warps.back().get());
+            cta->warps.back()->cta = cta;
+            cta->warps.back()->index = static_cast<int>(cta->warps.size()) - 1;
+            cta->warps.back()->id = static_cast<int>(cluster->warps.size()) - 1;
+        }
+        cluster->fibers.push_back(std::make_unique<Fiber>());
+        Fiber* fiber = cluster->fibers.back().get();
+        fiber->cta = cta;
+        fiber->warp = cta->warps.back();
+        fiber->index = {thread, 0, 0};
+        fiber->warp->lanes.push_back(fiber);
+    }
+    for (Warp* warp : cta->warps) warp->stacks = map_guarded(stacks_bytes(*warp), PROT_READ | PROT_WRITE);
+}
+
 std::unique_ptr<Cluster> make_cluster(Grid* grid) {
     auto cluster = std::make_unique<Cluster>();
     cluster->grid = grid;
-    for (uint32_t rank = 0; rank < launch->cluster; ++rank) {
-        cluster->ctas.push_back(std::make_unique<Cta>());
-        Cta* cta = cluster->ctas.back().get();
-        cta->cluster = cluster.get();
-        cta->rank = static_cast<int>(rank);
-        for (uint32_t thread = 0; thread < launch->threads; ++thread) {
-            if (thread % kLanes == 0) {
-                cluster->warps.push_back(std::make_unique<Warp>());
-                cluster->warps.back()->cta = cta;
-                cluster->warps.back()->id = static_cast<int>(cluster->warps.size()) - 1;
-                cta->warps.push_back(cluster->warps.back().get());
-            }
-            cluster->fibers.push_back(std::make_unique<Fiber>());
-            Fiber* fiber = cluster->fibers.back().get();
-            fiber->cta = cta;
-            fiber->warp = cluster->warps.back().get();
-            fiber->index = {thread, 0, 0};
-            fiber->warp->lanes.push_back(fiber);
-        }
-    }
+    for (uint32_t rank = 0; rank < launch->cluster; ++rank) add_cta(cluster.get(), rank);
     return cluster;
 }
 
-void drop_stacks() {
-    for (auto& cluster : resident)
-        for (auto& fiber : cluster->fibers)
-            if (fiber->stack) munmap(fiber->stack, kStack);
-    resident.clear();
+void unmap_cluster(const Cluster& cluster) {
+    for (auto& cta : cluster.ctas) unmap_guarded(cta->smem, whole_pages(launch->smem));
+    for (auto& warp : cluster.warps) unmap_guarded(warp->stacks, stacks_bytes(*warp));
 }
 
 }  // namespace

@@ -58,10 +58,11 @@ uint32_t row_of_b(uint64_t descriptor, int n, int half) {
 
 // This warp reads B from now on until `clock` says otherwise.
 void mark_reads(Cta* cta, const Warp* warp, uint64_t b, Clock clock) {
-    const size_t per_word = cta->warps.size();
     for (int piece = 0; piece < 2 * kColumns; ++piece)
-        for (uint32_t i = 0; i < 4; ++i)
-            cta->reads[(row_of_b(b, piece / 2, piece % 2) / 4 + i) * per_word + warp->id % per_word] = clock;
+        each_unit(cta, row_of_b(b, piece / 2, piece % 2), 16, [&](Units& units, uint32_t i, uint32_t) {
+            units.at[i].readers |= 1u << warp->index;
+            units.read(warp->index, i).clock = clock;
+        });
 }
 
 void check_b(Cta* cta, const Warp* warp, uint64_t b, void* here) {
@@ -70,15 +71,17 @@ void check_b(Cta* cta, const Warp* warp, uint64_t b, void* here) {
         const uint32_t offset = row_of_b(b, piece / 2, piece % 2);
         if (offset + 16 > launch->smem) fault(here, nullptr, "wgmma reads %u of shared memory, which has %u", offset, launch->smem);
         check_read(cta, offset, 16, here);
-        for (uint32_t i = offset / 4; i < offset / 4 + 4; ++i)
-            if (!ordered(warp->clocks, shown(cta->words[i].writer), cta->words[i].clock))
-                fault(here, cta->words[i].here, "wgmma reads shared memory at %u, which no proxy fence has shown it", 4 * i);
+        each_unit(cta, offset, 16, [&](const Units& units, uint32_t i, uint32_t at) {
+            const Unit& unit = units.at[i];
+            if (!ordered(warp->clocks, shown(unit.writer), unit.clock))
+                fault(here, place_of(unit.spot), "wgmma reads shared memory at %u, which no proxy fence has shown it", at);
+        });
     }
 }
 
 // The warps of a warpgroup issue the same wgmmas.
 void check_warpgroup(const Warp* warp, Tensor& tensor, uint64_t b, void* here) {
-    const int group = warp->id % static_cast<int>(warp->cta->warps.size()) / 4;
+    const int group = warp->index / 4;
     auto& used = warpgroups[{warp->cta, group}];
     if (tensor.issued == used.size()) used.push_back(b);
     if (used[tensor.issued++] != b) fault(here, nullptr, "wgmma with another B than other warps of its warpgroup");
@@ -117,7 +120,7 @@ void add_product(const Wgmma& work, const Cta* cta, Results& sums) {
     for (int n = 0; n < kColumns; ++n)
         for (int k = 0; k < 16; ++k) {
             uint16_t bits;
-            memcpy(&bits, cta->smem.data() + row_of_b(work.lanes[0].b, n, k / 8) + k % 8 * 2, 2);
+            memcpy(&bits, cta->smem + row_of_b(work.lanes[0].b, n, k / 8) + k % 8 * 2, 2);
             b[k][n] = bf16(bits);
         }
     for (int lane = 0; lane < kLanes; ++lane)
@@ -205,7 +208,7 @@ void wgmma_m64n48k16(float* d, const uint32_t* a, uint64_t b, void* here) {
 
 void wgmma_take(const float* d, void* here) {
     for (const Wgmma& work : tensors[self->warp].running)
-        if (work.lanes[self->index.x % kLanes].d == d)
+        if (work.lanes[lane_of(self)].d == d)
             fault(here, work.here, "reads the accumulators of a wgmma that it has not waited for");
 }
 

@@ -48,8 +48,7 @@ KGEN_OP inline void cp_async_bulk(SharedAddr target, const void* source, uint32_
 
 KGEN_OP inline void cp_async_bulk_multicast(SharedAddr target, const void* source, uint32_t bytes,
                                             SharedAddr barrier, uint16_t ranks) {
-    for (uint32_t rank = 0; rank < 16; ++rank)
-        if (ranks >> rank & 1) machine::bulk_load(mapa(target, rank), source, bytes, mapa(barrier, rank), KGEN_HERE);
+    machine::bulk_load_multicast(target, source, bytes, barrier, ranks, KGEN_HERE);
 }
 
 KGEN_OP inline void st_async(SharedAddr target, float v, SharedAddr barrier) {
