@@ -31,9 +31,9 @@ WORDS = {
     "writes": r"writes \d+ bytes outside of every array: \S+ ",
     "shared": r"\d+ bytes at \d+ of shared memory, which has \d+|is of no CTA of the cluster",
 }
-INSERT = "// The KV insert's warp:"
+INSERT = "// A token's row on its way into the cache."
 Rng = np.random.Generator
-BOUND = re.compile(r"if \(slot < 0.*\) continue;")
+BOUND = re.compile(r"if \(insert\.slot < 0.*\) return;")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def strayer() -> tuple[Emulation, str, list[Access]]:
     """A query kernel whose KV insert makes one access of ``stray.cuh`` instead of rows."""
     made, source = query()
     stray = (DATA / "stray.cuh").read_text(encoding="utf-8")
-    text = BOUND.sub("stray(params, lane);\ncontinue;", source.text.replace(INSERT, stray + INSERT))
+    text = BOUND.sub("stray(params, lane);\nreturn;", source.text.replace(INSERT, stray + INSERT))
     return Emulation(made, replace(source, text=text)), source.name, accesses(text)
 
 
