@@ -4,6 +4,7 @@ from typing import Literal
 from .codegen import dcp as dcp
 from .codegen.api import value_bmm as value_bmm
 from .codegen.api import warmup as warmup
+from .codegen.dispatch import Dispatch as Dispatch
 from .codegen.emulator.kernel import Emulation as Emulation
 from .codegen.emulator.kernel import emulate as emulate
 from .codegen.errors import ArgumentError as ArgumentError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 PLACES: dict[str, str] = {
+    "Dispatch": "dispatch",
     "value_bmm": "api",
     "warmup": "api",
     "Emulation": "emulator.kernel",

@@ -96,10 +96,10 @@ def search() -> tuple[Package, ...]:
 
 def layout(params: ParamTable) -> dict[str, Any]:
     """The parameter struct of a kernel: its size, and each member with its offset, in bytes."""
-    offset, members = 0, []
-    for field in params.fields:
-        members.append({"name": field.name, "type": field.ctype, "offset": offset})
-        offset += field.size
+    members = [
+        {"name": field.name, "type": field.ctype, "offset": params.offset(field.name)}
+        for field in params.fields
+    ]
     return {"size": params.size, "members": members}
 
 

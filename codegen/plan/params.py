@@ -205,6 +205,11 @@ class ParamTable:
         """``sizeof`` the C++ struct, in bytes."""
         return struct.calcsize(self.format)
 
+    def offset(self, name: str) -> int:
+        """Where the member ``name`` lies in the struct, in bytes."""
+        names = [field.name for field in self.fields]
+        return sum(field.size for field in self.fields[: names.index(name)])
+
     def pack(self, values: Mapping[str, int | float]) -> bytes:
         """The struct's bytes; ``values`` maps every field name to its pointer or number."""
         return struct.pack(self.format, *(values[field.name] for field in self.fields))

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ArgumentError
 from ..plan import Array, Plan
 from ..schema import Config
 from . import streams
@@ -162,11 +163,20 @@ class Prepared:
         self, launcher: Launcher, function: Function, call: Call, pdl: bool, arrays: tuple[Any, ...]
     ) -> None:
         self._launch, self._function, self._call, self._pdl = launcher.launch, function, call, pdl
+        self._launcher = launcher
         self._arrays = arrays
         self._packed, self._device = call.packed, call.device
         several = len(call.libraries) > 1
         self._stream = None if several else call.libraries[0].stream
         self.out = call.outputs[0] if len(call.outputs) == 1 else call.outputs
+
+    def of_rows(self, rows: int) -> Prepared:
+        """The same launch for ``rows`` rows, at most those that were checked."""
+        if not 0 <= rows <= self._call.rows:
+            raise ArgumentError(f"num_rows: got {rows!r}; allowed is 0..{self._call.rows}")
+        packed = self._launcher.with_rows(self._packed, rows)
+        call = self._call._replace(packed=packed, rows=rows)
+        return Prepared(self._launcher, self._function, call, self._pdl, self._arrays)
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch and return the output; ``stream`` as in :meth:`Kernel.__call__`."""

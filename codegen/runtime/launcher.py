@@ -42,6 +42,11 @@ class Launcher:
         self._free: list[Frame] = []  # list.pop and list.append are atomic
         self.function = self._loader.get
 
+    def with_rows(self, packed: bytes, rows: int) -> bytes:
+        """The parameter struct ``packed`` with another ``num_rows``."""
+        place = self._plan.params.offset("num_rows")
+        return packed[:place] + rows.to_bytes(4, "little") + packed[place + 4 :]
+
     def launch(self, function: Function, packed: bytes, stream: int, pdl: bool) -> None:
         """Launch with the parameter struct ``packed`` on the stream with the handle ``stream``.
 

@@ -26,7 +26,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("aot",),
     ("runtime",),
     ("dcp",),
-    ("api",),
+    ("api", "dispatch"),
     ("emulator",),
     ("verify",),
     ("inspection",),
