@@ -16,7 +16,7 @@ from ..schema import Config
 Rng: TypeAlias = np.random.Generator
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-ROWS = 256  # of a sample, about: so many that few flips of a rounding stay a small share
+ROWS = 64  # of a sample, about
 NAN, INF = 0x7FC0, 0x7F80  # BF16 bits
 
 

@@ -65,7 +65,7 @@ def expect(plan: Plan, sample: Sample) -> Iterable[Expected]:
     """Another order of additions may move a largest magnitude by a step of BF16, and across the
     power of two that its scale depends on: then all that has this scale is another."""
     config: Any = plan.config
-    live, near = sample.live, "codes and scale of a largest magnitude within 1 step of BF16"
+    live, near = sample.live, "of a largest magnitude within 1 step of BF16"
     names = ("w_qa", "wq_b", "norm_w", "norm_b")
     given: dict[str, Any] = {**{n: sample.arrays[n] for n in names}, **sample.scalars}
     values = reference.front_values(sample.arrays["projected"][live], **given)
