@@ -66,5 +66,5 @@ def test_a_wrong_swizzle_gives_wrong_queries() -> None:
     source = render(made)
     text = source.text.replace("(piece ^ row % 8)", "(piece ^ row % 4)")
     assert text != source.text
-    _, verdicts = cpu.trial(Emulation(made, replace(source, text=text)), 0)
+    verdicts = cpu.trial(Emulation(made, replace(source, text=text)), 0).verdicts
     assert [name for name, verdict in verdicts.items() if not verdict.right] == ["query"]

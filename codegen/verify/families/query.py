@@ -31,9 +31,10 @@ from ..shards import RANK_ROWS, Queries, mailed
 
 PAGES = (1, 16, 64, 128)  # tokens
 
-# How far a reciprocal RMS may be off, in ulp of FP32; tensor cores truncate what they add.
+# How far a reciprocal RMS may be off, in ulp of FP32; tensor cores, which sum the squares in some
+# templates, truncate what they add.
 ULPS, TENSOR_ULPS = 2, 4
-TENSOR_SUMS = ("query/rows.cu.j2", "query/kpair.cu.j2")  # what has them sum the squares
+TENSOR_SUMS = tuple(f"query/{name}.cu.j2" for name in ("rows", "kpair", "wgmma"))
 
 
 def sample(config: Query, rng: Rng, rows: int = ROWS) -> Sample:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from kgen import cli
 from kgen.codegen import schema
-from kgen.codegen.errors import DeviceError
 from kgen.codegen.plan import Plan, plan
 from kgen.codegen.reference import formats, index_front
 from kgen.codegen.runtime import nvml
@@ -36,7 +32,8 @@ def sampled(slug: str) -> tuple[Plan, Sample, list[Expected]]:
     config = schema.parse_slug(slug)
     family = families.of(config.kernel)
     sample = family.sample(config, np.random.default_rng(7))
-    return plan(config), sample, list(family.expect(config, sample))
+    made = plan(config)
+    return made, sample, list(family.expect(made, sample))
 
 
 def ideal(made: Plan, sample: Sample, expectations: list[Expected]) -> Arrays:
@@ -191,6 +188,7 @@ def behind_the_scales(held: Arrays, sample: Sample) -> None:
     page[held["cache"].shape[-1] * 64] = 0
 
 
+TIED = {"keys": ("key scales",)}
 FRONT_FAULTS: list[tuple[Callable[[Arrays, Sample], None], str]] = [
     (far_query_code, "queries"),
     (doubled_head_weight, "head weights"),
@@ -205,7 +203,9 @@ FRONT_FAULTS: list[tuple[Callable[[Arrays, Sample], None], str]] = [
 def test_each_fault_of_the_front_is_found(
     form: str, spoil: Callable[[Arrays, Sample], None], name: str
 ) -> None:
-    assert wrong_after(f"index_front-b9{form}", spoil) == [name]
+    """What shares a scale with it may be found wrong as well."""
+    found = wrong_after(f"index_front-b9{form}", spoil)
+    assert name in found and {*found} <= {name, *TIED.get(name, ())}
 
 
 def front_of(sample: Sample, **options: Any) -> index_front.FrontOutputs:
@@ -220,10 +220,10 @@ def front_of(sample: Sample, **options: Any) -> index_front.FrontOutputs:
 @pytest.mark.parametrize("nudge", [1, -1])
 @pytest.mark.parametrize("fp4", [False, True])
 def test_a_scale_may_flip_only_where_the_largest_is_at_a_power(nudge: int, fp4: bool) -> None:
-    """Outputs whose scales are of largest magnitudes a step of BF16 off are right; eight steps
-    are not."""
+    """Outputs whose scales are of largest magnitudes a step of BF16 off are right; two steps are
+    not."""
     made, sample, expectations = sampled(f"index_front-b40{'-fp4' * fp4}")
-    for steps, right in ((nudge, True), (8 * nudge, False)):
+    for steps, right in ((nudge, True), (2 * nudge, False)):
         held = ideal(made, sample, expectations)
         flipped = front_of(sample, fp4=fp4, nudge=steps)
         assert (held["q_out"][sample.live] != flipped.q_out).any()
@@ -232,7 +232,7 @@ def test_a_scale_may_flip_only_where_the_largest_is_at_a_power(nudge: int, fp4: 
         held[scales][sample.live] = getattr(flipped, scales)
         verdicts = outcome.check(made, expectations, held)
         judged = (verdicts["queries"], verdicts["query scales" if fp4 else "head weights"])
-        assert judged[1].right is right and (judged[0].right or not right)
+        assert all(verdict.right for verdict in judged) is right
         assert verdicts["elsewhere"].right
 
 
@@ -295,11 +295,11 @@ def test_a_seed_repeats_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_: object, sample: Sample) -> Arrays:
         seen.append(sample.arrays["qkv"])
         made = plan(config)
-        expectations = list(families.of("query").expect(config, sample))
+        expectations = list(families.of("query").expect(made, sample))
         return ideal(made, sample, expectations)
 
     fake(monkeypatch, config, run)
-    one, two, three = (gpu.verify(config, seed=seed, rounds=2) for seed in (5, 5, None))
+    one, two, three = (gpu.verify(config, seed=seed, seeds=2) for seed in (5, 5, None))
     assert one.right and one.seed == two.seed == 5 and three.seed != 5
     assert one == two and (seen[0] == seen[2]).all() and (seen[1] == seen[3]).all()
     assert not np.array_equal(seen[0], seen[1]) and not np.array_equal(seen[0], seen[4])
@@ -310,24 +310,3 @@ def fake(monkeypatch: pytest.MonkeyPatch, config: schema.Config, run: Run) -> No
     monkeypatch.setattr(nvml, "require", lambda: None)
     monkeypatch.setattr(gpu, "kernel", lambda *_: SimpleNamespace(plan=plan(config)))
     monkeypatch.setattr(gpu, "run", run)
-
-
-def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = schema.Query(heads=1, batch=2)
-    fake(monkeypatch, config, lambda made, sample: outcome.poisoned(made.plan, sample))
-    result = CliRunner().invoke(cli.kgen, ["verify", config.slug, "--seed", "11"])
-    assert result.exit_code == 1
-    assert "seed 11" in result.stdout and "WRONG: " in result.stdout
-    result = CliRunner().invoke(cli.kgen, ["verify", config.slug, "--json"])
-    (data,) = json.loads(result.stdout)
-    assert result.exit_code == 1 and not data["right"]
-    assert set(data["outputs"]) == {"query", "cache rows", "elsewhere"}
-
-
-def test_without_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent() -> None:
-        raise DeviceError("no GPU: NVML says nothing")
-
-    monkeypatch.setattr(nvml, "require", absent)
-    result = CliRunner().invoke(cli.kgen, ["verify", "query-h1-b1"])
-    assert (result.exit_code, result.stderr) == (1, "Error: no GPU: NVML says nothing\n")
