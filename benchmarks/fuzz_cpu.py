@@ -29,7 +29,7 @@ from kgen.codegen.compiler import jobs
 from kgen.codegen.errors import ConfigError, KgenError
 from kgen.codegen.plan import Plan, Schedule, plan
 from kgen.codegen.plan.index_front import TILE, VARIANTS, schedule_of
-from kgen.codegen.plan.query import KPAIR, KSPLIT, ROWS
+from kgen.codegen.plan.query import FOLDED, KPAIR, KSPLIT, ROWS, WGMMA16, WGMMA32, WGMMA64
 from kgen.codegen.schema import Config, Option
 from kgen.codegen.verify import cpu
 
@@ -51,7 +51,13 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "watchdog": (0, 0, 50),
 }
 OTHERS = (1, 2, 3)  # of every other number
-CUTS = {"auto": (ROWS, KPAIR, KSPLIT), "rows": (ROWS,), "ksplit": (KPAIR, KSPLIT)}
+CUTS = {
+    "auto": (ROWS, KPAIR, KSPLIT),
+    "folded": (FOLDED,),
+    "rows": (ROWS,),
+    "ksplit": (KPAIR, KSPLIT),
+    "wgmma": (WGMMA16, WGMMA32, WGMMA64),
+}
 LARGEST = 40  # ranks * heads * batch
 
 

@@ -15,12 +15,13 @@ from kgen.codegen import api, schema
 from kgen.codegen.bench import timing, uncached
 from kgen.codegen.dcp.layout import Shape
 from kgen.codegen.dcp.mailboxes import Mailboxes
-from kgen.codegen.errors import PlanError
-from kgen.codegen.plan import Schedule
+from kgen.codegen.errors import ConfigError
+from kgen.codegen.plan import Schedule, plan
 from kgen.codegen.plan.index_front import VARIANTS, schedule_of
 from kgen.codegen.plan.mailbox import query_dtype
 from kgen.codegen.runtime import nvml
 from kgen.codegen.runtime.kernel import Kernel
+from kgen.codegen.targets import DEFAULT
 
 FORMS: tuple[dict[str, bool], ...] = (
     {},
@@ -51,7 +52,8 @@ def cases() -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
     for name, schedule in uncached.schedules().items():
         shape = {"heads": HEADS, "batch": schedule.tokens + 3}
-        found[name] = [(schema.make("query", shape | form), schedule) for form in FORMS]
+        made = [(schema.make("query", shape | form), schedule) for form in FORMS]
+        found[name] = [(config, cut) for config, cut in made if _fits(config, cut)]
     for slug in OTHERS:
         config = schema.parse_slug(slug)
         found.setdefault(config.kernel, []).append((config, None))
@@ -60,6 +62,15 @@ def cases() -> dict[str, list[Case]]:
         found[f"index_front-{scheme}"] = [(schema.parse_slug(slug), schedule) for slug in FRONTS]
     found["dcp"] = [(schema.parse_slug(slug), None) for slug in RANKS]
     return found
+
+
+def _fits(config: schema.Config, schedule: Schedule) -> bool:
+    """Whether a schedule serves a form."""
+    try:
+        plan(config, DEFAULT, schedule)
+    except ConfigError:
+        return False
+    return True
 
 
 def launch(kernel: Kernel) -> None:
@@ -100,7 +111,7 @@ def kernels(listed: list[Case]) -> Iterator[Kernel]:
     for config, schedule in listed:
         try:
             yield uncached.forced(config, schedule, arch) if schedule else api.kernel(config, arch)
-        except PlanError as error:
+        except ConfigError as error:
             print(f"not run: {config.slug}: {error}", flush=True)
 
 

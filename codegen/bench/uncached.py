@@ -31,7 +31,7 @@ def handwritten(made: Plan, text: str) -> Kernel:
 def schedules(arch: str = DEFAULT) -> dict[str, Schedule]:
     """Every schedule that some batch or scheme of the query kernel leads to, by name."""
     found: dict[str, Schedule] = {}
-    for scheme in ("auto", "rows", "ksplit", *(("wgmma",) if target(arch).wgmma else ())):
+    for scheme in ("auto", "folded", "rows", "ksplit", *(("wgmma",) if target(arch).wgmma else ())):
         for batch in (1, 8, 16, 32, 64, 128, 256):
             config = make("query", {"heads": 1, "batch": batch, "scheme": scheme})
             schedule = plan(config, arch).schedule

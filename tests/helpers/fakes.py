@@ -10,10 +10,13 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.plan import Array, Axis, ParamTable, Plan, Scalar
 from kgen.codegen.runtime import arrays, driver
 from kgen.codegen.runtime.arrays import packed
 from kgen.codegen.schema import Query
+
+from . import cubins
 
 NAMES = {
     0: "CUDA_SUCCESS",
@@ -356,12 +359,9 @@ def plan(params: ParamTable | None = None, **changes: Any) -> Any:
     return made
 
 
-def cubin() -> Any:
+def cubin() -> Cubin:
     """A compiled kernel without code."""
-    resources = SimpleNamespace(smem_static=0)
-    return SimpleNamespace(
-        image=b"\x7fELF", entry="query_h2_b8", arch="sm_90a", resources=resources
-    )
+    return Cubin(cubins.image(), "query_h2_b8", "sm_90a", "", cubins.RESOURCES, 0.0, waits=True)
 
 
 def tensors(heads: int = 2, batch: int = 8, device: int = 0, **changes: Any) -> dict[str, Any]:

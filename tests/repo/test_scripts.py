@@ -53,7 +53,7 @@ def test_the_example_says_what_it_lacks() -> None:
     path = ROOT / "examples" / "decode_layer.py"
     found = run(path, torch=False)
     assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr == "this example needs PyTorch: pip install 'kgen[torch]'\n"
+    assert found.stderr == "this example needs PyTorch: pip install 'kgen-mla[torch]'\n"
     found = run(path, "--batch", "1", torch=False)
     assert found.returncode == 2 and "2 or more" in found.stderr
 

@@ -18,15 +18,16 @@ from kgen.codegen.build import Result, build, build_many
 from kgen.codegen.cache import keys
 from kgen.codegen.cache.store import Cache, Entry
 from kgen.codegen.compiler import jobs, nvrtc
+from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.compiler.jobs import job_count
-from kgen.codegen.compiler.nvrtc import Cubin, Resources
 from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning, CompileError, ConfigError, PlanError
 from kgen.codegen.plan import Plan
 from kgen.codegen.schema import Query
 
+from ..helpers.cubins import RESOURCES, compiled
+
 CONFIG = Query(heads=8, batch=8)
-RESOURCES = Resources(90, 0, 8, 4, 4, 2048)
 
 
 def distinct(heads: Iterable[int], **fields: Any) -> list[Query]:
@@ -59,7 +60,7 @@ class Compiler:
         finally:
             with self.lock:
                 self.running -= 1
-        return Cubin(source.text.encode(), source.entry, arch, "a warning", RESOURCES, 0.25)
+        return compiled(source, arch, log="a warning")
 
 
 @pytest.fixture
@@ -360,6 +361,8 @@ from kgen.codegen.compiler import jobs, nvrtc, render
 left = [str(path) for path in Path.cwd().rglob("*")]
 assert left == [], left
 from kgen.codegen.schema import Query
+
+from ..helpers.cubins import RESOURCES, compiled
 print(build.build(Query(heads=8, batch=8)).path)
 loaded = {"cupy", "torch", "numpy"} & set(sys.modules)
 assert not loaded, loaded

@@ -10,11 +10,12 @@ import pytest
 
 import kgen
 from kgen.codegen.compiler import nvrtc
-from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.compiler.render import Source
 from kgen.codegen.errors import ConfigError, DeviceError, KgenError
 from kgen.codegen.schema import Query, QueryNorm
 
+from ..helpers import cubins
 from ..helpers.fakes import FakeCuda, install, tensors
 
 PATCH = pytest.MonkeyPatch
@@ -36,8 +37,7 @@ def compiled(monkeypatch: PATCH, tmp_path: Path) -> list[str]:
         names.append(source.name)
         if "ksplit" in source.name:
             raise kgen.CompileError(f"{source.name} is refused")
-        image = b"\x7fELF" + source.name.encode()
-        return Cubin(image, source.entry, arch, "", Resources(1, 0, 0, 0, 0, 8), 0.1)
+        return cubins.compiled(source, arch)
 
     monkeypatch.setattr(nvrtc, "compile", compile)
     monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))

@@ -14,11 +14,11 @@ import pytest
 from kgen.codegen.aot.c_header import files
 from kgen.codegen.aot.wheel import Label
 from kgen.codegen.build import Artifact, build
-from kgen.codegen.compiler import nvrtc
+from kgen.codegen.compiler.render import render
 from kgen.codegen.plan import plan
 from kgen.codegen.schema import parse_slug
 
-from ...helpers import configs, packaged
+from ...helpers import configs, cubins, packaged
 from ...helpers.places import DATA, ROOT
 
 pytestmark = pytest.mark.nvrtc
@@ -95,15 +95,10 @@ def test_a_gpu_without_a_kernel_is_told_so(folder: Path, monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def artifacts() -> list[Artifact]:
     """One of each form, without code of its own."""
-    image = b"\x7fELF\x02" + bytes(range(8))
     return [
-        Artifact(planned, _cubin(image, planned.entry), "0" * 64, None, "compiled")
+        Artifact(planned, cubins.compiled(render(planned), "sm_90a"), "0" * 64, None, "compiled")
         for planned in configs.forms()
     ]
-
-
-def _cubin(image: bytes, entry: str) -> nvrtc.Cubin:
-    return nvrtc.Cubin(image, entry, "sm_90a", "", nvrtc.Resources(32, 0, 0, 0, 0, 8), 0.0)
 
 
 @pytest.mark.parametrize("language", [("gcc", "-std=c11"), ("g++", "-std=c++11", "-xc++")])

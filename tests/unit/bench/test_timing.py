@@ -91,7 +91,7 @@ def test_weights_are_what_no_token_owns() -> None:
 
 def test_schedules_are_all_that_plans_choose() -> None:
     found = uncached.schedules()
-    assert {schedule.scheme for schedule in found.values()} == {"rows", "ksplit"}
+    assert {schedule.scheme for schedule in found.values()} == {"folded", "rows", "ksplit", "wgmma"}
     assert all(uncached.name(schedule) == name for name, schedule in found.items())
     config = schema.make("query", {"heads": 2, "batch": 100})
     planned = {plan(config, "sm_90a", schedule).schedule for schedule in found.values()}

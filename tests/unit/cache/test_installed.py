@@ -16,12 +16,12 @@ from kgen.codegen.build import build
 from kgen.codegen.cache import installed, keys
 from kgen.codegen.cache.store import Cache
 from kgen.codegen.compiler import nvrtc
-from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning, CompileError, ConfigError
 from kgen.codegen.schema import Gate, Query, QueryNorm
 
-from ...helpers import packaged
+from ...helpers import cubins, packaged
 
 pytestmark = pytest.mark.nvrtc
 
@@ -55,7 +55,7 @@ def compiled(monkeypatch: PATCH) -> list[str]:
 
     def compile(source: Source, arch: str) -> Cubin:
         archs.append(arch)
-        return Cubin(b"compiled", source.entry, arch, "", Resources(1, 0, 0, 0, 0, 8), 0.1)
+        return cubins.compiled(source, arch)
 
     monkeypatch.setattr(nvrtc, "compile", compile)
     return archs

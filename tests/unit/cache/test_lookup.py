@@ -20,26 +20,22 @@ from kgen.codegen.build import Artifact, build
 from kgen.codegen.cache import keys
 from kgen.codegen.cache.store import Cache, Entry
 from kgen.codegen.compiler import nvrtc
-from kgen.codegen.compiler.nvrtc import Cubin, Resources
+from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.errors import CacheWarning
 from kgen.codegen.plan import plan
 from kgen.codegen.schema import QueryNorm
 
+from ...helpers.cubins import compiled
 from ...helpers.entries import flip
 
 CONFIG = QueryNorm(batch=8)
-IMAGE = b"\x7fELF" * 500
 OTHER = 12345  # a user
-
-
-def compile(source: Source, arch: str) -> Cubin:
-    return Cubin(IMAGE, source.entry, arch, "", Resources(1, 0, 0, 0, 0, 1), 0.1)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "compile", compile)
+    monkeypatch.setattr(nvrtc, "compile", compiled)
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def built(cache: Cache, warned: int = 0) -> tuple[Artifact, list[str]]:
         warnings.simplefilter("always")
         artifact = build(CONFIG, cache=cache)
         build(CONFIG, cache=cache)
-    assert artifact.cubin.image == IMAGE
+    assert artifact.cubin == compiled(render(artifact.plan), "sm_90a")
     assert len(caught) == warned, [str(each.message) for each in caught]
     assert all(each.category is CacheWarning for each in caught)
     return artifact, [str(each.message) for each in caught]
@@ -86,11 +82,11 @@ def test_a_lost_race_returns_what_the_other_published(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compile_last(source: Source, arch: str) -> Cubin:
-        monkeypatch.setattr(nvrtc, "compile", compile)
+        monkeypatch.setattr(nvrtc, "compile", compiled)
         build(CONFIG, cache=Cache(other))
         cache.root.mkdir(mode=0o700, exist_ok=True)
         shutil.copytree(next(other.iterdir()), cache.root / next(other.iterdir()).name)
-        return compile(source, arch)
+        return compiled(source, arch)
 
     other = cache.root.with_name("other")
     monkeypatch.setattr(nvrtc, "compile", compile_last)
@@ -191,7 +187,7 @@ def test_a_cache_that_may_not_be_read(cache: Cache, monkeypatch: pytest.MonkeyPa
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
-    "truncated": lambda path: path.write_bytes(IMAGE[:-1]),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "flipped": flip,
     "no metadata": lambda path: path.with_suffix(".json").unlink(),
     "bad metadata": lambda path: path.with_suffix(".json").write_text('{"key": 1}'),

@@ -133,7 +133,8 @@ def test_an_untrusted_cache_is_not_written_either(
     assert [each.name for each in cache.root.iterdir()] == [KEY]
 
 
-def test_an_untrusted_entry_is_replaced(cache: Cache) -> None:
+def test_an_untrusted_entry_is_left_where_it_is(cache: Cache) -> None:
     linked(entry(cache))
-    put(cache)
-    assert isinstance(cache.get(KEY), Entry) and not entry(cache).is_symlink()
+    with pytest.raises(PermissionError, match="is a symbolic link"):
+        put(cache)
+    assert entry(cache).is_symlink()

@@ -21,18 +21,19 @@ from kgen.codegen.cache import turn
 from ...helpers.places import ROOT
 
 COUNT = 8
-RACE = ROOT / "tests" / "helpers" / "race.py"
 Racer = subprocess.Popen[str]
 
 
 @contextmanager
 def racers(*args: str, count: int = COUNT) -> Iterator[list[Racer]]:
     """Processes that are ready to build."""
-    command = (sys.executable, str(RACE), *args)
+    command = (sys.executable, "-m", "tests.helpers.race", *args)
     with ExitStack() as stack:
         pipe = subprocess.PIPE
         found = [
-            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+            stack.enter_context(
+                subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+            )
             for _ in range(count)
         ]
         for each in found:
@@ -167,7 +168,7 @@ def test_a_living_holder_is_waited_for_and_a_silent_one_is_not(
     holder = threading.Thread(target=hold)
     holder.start()
     assert held.wait(20)
-    monkeypatch.setattr(turn, "LIMIT", 1.0)
+    monkeypatch.setenv("KGEN_TURN_LIMIT", "1")
     began = time.monotonic()
     with turn.turn(tmp_path / "lock"):
         assert 0.9 < time.monotonic() - began < 3, "it beats: waited for up to the limit"

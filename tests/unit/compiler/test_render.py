@@ -77,7 +77,7 @@ def test_constants_are_the_plans() -> None:
     text = render(made).text
     for name, value in (("kNumTokens", made.tokens), ("kSplits", made.k_splits)):
         assert f"constexpr int {name} = {value};" in text
-    assert "constexpr bool kRelease = false;" in text
+    assert "constexpr Release kRelease = Release::end;" in text
     for region in made.smem:
         name = "kSmem" + region.name.title().replace("_", "")
         assert re.search(rf"constexpr int {name} = {region.offset};", text, re.IGNORECASE)
@@ -213,4 +213,4 @@ def test_syntax_of_templates(templates: Path) -> None:
     )
     text = render(dataclasses.replace(ROWS, template="x.cu.j2")).text
     rows = [f"{{{{ %0 }}}} {{ {field.name} }}" for field in ROWS.params.fields]
-    assert text.splitlines() == ["", *rows, "true // said"]
+    assert text.splitlines() == ["", *rows, "wait // said"]

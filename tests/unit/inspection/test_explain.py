@@ -11,24 +11,20 @@ from kgen.codegen.build import build
 from kgen.codegen.cache import keys
 from kgen.codegen.cache.store import Cache
 from kgen.codegen.compiler import nvrtc
-from kgen.codegen.compiler.nvrtc import Cubin, Resources
 from kgen.codegen.compiler.render import Source, render
 from kgen.codegen.inspection.explain import explain
 from kgen.codegen.plan import Plan, plan
 from kgen.codegen.schema import Query, QueryNorm
 
+from ...helpers.cubins import compiled
 from ...helpers.entries import flip
 
 CONFIG = QueryNorm(batch=8)
 
 
-def compile(source: Source, arch: str) -> Cubin:
-    return Cubin(b"image" * 99, source.entry, arch, "", Resources(1, 0, 0, 0, 0, 1), 0.1)
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    monkeypatch.setattr(nvrtc, "compile", compile)
+    monkeypatch.setattr(nvrtc, "compile", compiled)
     return Cache(tmp_path / "cache")
 
 

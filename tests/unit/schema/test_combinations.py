@@ -168,6 +168,7 @@ def changes() -> Iterator[tuple[str, dict[str, Any], Any]]:
         "dcp": 2,
         "transport": "unicast",
         "q_heads": 64,
+        "release": "end",
     }
     for option in schema.options(Query):
         other = not option.default if option.type is bool else others.get(option.name, 9)

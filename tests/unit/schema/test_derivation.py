@@ -40,8 +40,10 @@ def test_command_line_option() -> None:
 
 
 def test_json_schema() -> None:
-    knob = json.loads(run("schema"))["kernels"]["query"]["properties"]["knob"]
-    assert (knob["minimum"], knob["maximum"], knob["default"]) == (0, 9, 0)
+    tables = json.loads(run("schema"))["properties"]["query"]
+    knob = tables["items"]["properties"]["knob"]
+    number = knob["anyOf"][0]["anyOf"][0]
+    assert (number["minimum"], number["maximum"], knob["default"]) == (0, 9, 0)
 
 
 def test_docs_table() -> None:

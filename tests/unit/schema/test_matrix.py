@@ -51,7 +51,7 @@ def test_reversed_range() -> None:
 
 
 def test_bad_choice() -> None:
-    with pytest.raises(ConfigError, match=r"scheme: got 'row'.*auto, rows, ksplit"):
+    with pytest.raises(ConfigError, match=r"scheme: got 'row'.*auto, "):
         matrix.values(SCHEME, "row")
 
 

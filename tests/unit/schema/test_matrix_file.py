@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "examples" / "decode.toml"
 def read(folder: Path, text: str) -> tuple[Config, ...]:
     path = folder / "matrix.toml"
     path.write_text(text)
-    found: tuple[Config, ...] = select((str(path),), "query", {})
+    found: tuple[Config, ...] = select((str(path),), None, {})
     return found
 
 
