@@ -19,7 +19,7 @@ def mailbox_constants(config: Mailed) -> dict[str, bool | int | str]:
     """What the templates of all see."""
     return {
         "dcp": config.dcp,
-        "num_heads": config.heads,
+        "num_heads": config.heads if config.dcp else 0,  # launch data where no mailbox has rows
         "mailbox_heads": mailbox_heads(config),
         "watchdog": config.watchdog,
         "report": "params.report" if config.watchdog else "0",

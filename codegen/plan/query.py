@@ -92,7 +92,7 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "transport": config.transport,
             "poll": config.poll,
             "kv_warps": variant.kv_warps,
-            **(mailbox_constants(config) if config.dcp else {"dcp": 0}),
+            **mailbox_constants(config),
             **options[schedule.scheme],
         },
         work=_query_work(config, chip),

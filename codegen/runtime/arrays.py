@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 from . import driver
 
 HOST = -1  # the device of memory that no GPU owns
+NOWHERE = -2  # that of an address of 0
 
 
 class Layout(NamedTuple):
@@ -176,7 +177,7 @@ class Foreign:
         masked = (MASKED,) * (interface.get("mask") is not None)
         return ArrayView(
             pointer or 0,
-            driver.get().device_of(pointer or 0),
+            driver.get().device_of(pointer) if pointer else NOWHERE,
             dtype_name(dtype, *masked, *(READ_ONLY,) * bool(read_only)),
             shape,
             packed(shape) if strides is None else tuple(s // dtype.itemsize for s in strides),

@@ -58,7 +58,7 @@ class ArrayRule:
 
     def examine(self, view: ArrayView) -> Facts:
         """What the layout of ``view`` implies, remembered; ArgumentError where it is wrong."""
-        if view.device == HOST:
+        if view.device < 0:
             raise self._nowhere(view)
         layout = view.library.layout(view)
         self._check_dtype(layout.dtype)
@@ -151,7 +151,7 @@ class ArrayRule:
         self, view: ArrayView, facts: Facts, leader: str, device: int, rows: int
     ) -> ArgumentError:
         """The error for a right layout with a wrong pointer, device or number of rows."""
-        if view.device == HOST or not view.pointer:
+        if view.device < 0:
             return self._nowhere(view)
         if view.device != device:
             return self._refuse(
@@ -167,7 +167,7 @@ class ArrayRule:
         )
 
     def _nowhere(self, view: ArrayView) -> ArgumentError:
-        where = "memory of the CPU" if view.pointer else "no memory, the address is 0"
+        where = "memory of the CPU" if view.device == HOST else "no memory, the address is 0"
         return self._refuse(where, "an array on a GPU")
 
     def no_array(self, value: Any, problem: Exception) -> ArgumentError:

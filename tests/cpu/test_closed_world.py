@@ -18,7 +18,7 @@ from kgen.codegen.errors import EmulationError
 from kgen.codegen.plan import Plan, plan
 from kgen.codegen.schema import make
 
-from ..conftest import DATA
+from ..helpers.places import DATA
 
 pytestmark = pytest.mark.cpu
 

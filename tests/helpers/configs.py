@@ -70,8 +70,7 @@ def _mailed() -> Iterator[Plan]:
     )
     for fields, transport in itertools.product(switches, ("multicast", "unicast")):
         shape = {"heads": 8, "batch": 8, "dcp": 2, "transport": transport}
-        for scheme in ("auto", "folded") if not fields.get("dsa") else ("auto",):
-            yield plan(schema.make("query", shape | fields | {"scheme": scheme}))
+        yield plan(schema.make("query", shape | fields))
 
 
 @cache

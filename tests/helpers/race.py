@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from cubins import compiled  # type: ignore[import-not-found]  # run as a script, beside it
+from .cubins import compiled
 
 from kgen.codegen import build
 from kgen.codegen.cache.keys import Request

@@ -21,7 +21,13 @@ from kgen.codegen.compiler import jobs, nvrtc
 from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.compiler.jobs import job_count
 from kgen.codegen.compiler.render import Source, render
-from kgen.codegen.errors import CacheWarning, CompileError, ConfigError, PlanError
+from kgen.codegen.errors import (
+    CacheWarning,
+    CompileError,
+    ConfigError,
+    MissingKernelError,
+    PlanError,
+)
 from kgen.codegen.plan import Plan
 from kgen.codegen.schema import Query
 
@@ -166,7 +172,7 @@ def test_without_jit_only_the_cache_serves(
     build(CONFIG)
     monkeypatch.setenv("KGEN_JIT", "0")
     assert build(CONFIG).origin == "cache"
-    with pytest.raises(ConfigError, match="KGEN_JIT: got '0'; query-h6-b16 for sm_90a"):
+    with pytest.raises(MissingKernelError, match="query-h6-b16 for sm_90a is in no package"):
         build(Query(heads=6, batch=16))
     assert fake.names == ["query_rows8.cu"]
 

@@ -92,7 +92,7 @@ def test_options_in_another_order_are_shown_whole(
 
 def test_the_same_code_is_nearer_than_another(cache: Cache) -> None:
     build(QueryNorm(batch=8, release="end"), cache=cache)
-    assert set(differing(cache)) == {"text"}
+    assert set(differing(cache)) == {"code", "text"}
     build(CONFIG, "sm_100a", cache=cache)
     assert "arch" in differing(cache)
     build(Query(heads=8, batch=8), cache=cache)

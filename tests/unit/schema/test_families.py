@@ -86,6 +86,15 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"q_heads": 64}, "q_heads: got 64; q_heads has a meaning only with dcp"),
     ({"dcp": 2, "q_heads": 15}, "q_heads: got 15; q_heads is 0 or at least dcp*heads, here 16"),
     (
+        {"late": True, "dsa": True, "release": "wait"},
+        "release: got 'wait'; with late it is auto, start or end: there is no wait at the kernel's"
+        " start",
+    ),
+    (
+        {"scheme": "folded", "dsa": True},
+        "scheme: got 'folded'; folded needs an FP8 query (dense, or dsa with fp8) and no dcp",
+    ),
+    (
         {"q_b_cp_async": True, "scheme": "ksplit"},
         "q_b_cp_async: got True; q_b_cp_async belongs to the rows scheme",
     ),
