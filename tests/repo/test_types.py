@@ -32,7 +32,7 @@ def test_scripts_and_tests_use_names_that_exist(tmp_path: Path) -> None:
 def test_a_name_that_is_gone_is_found(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from kgen.codegen import verify\n\nprint(verify.shards_of, verify.poisoned)\n"
+        "from kgen.codegen.verify import outcome\n\nprint(outcome.shards_of, outcome.poisoned)\n"
     )
     (line,) = missing(tmp_path, str(script))
     assert "shards_of" in line
