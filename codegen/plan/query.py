@@ -69,6 +69,8 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
     }
     form = form_of(config)
     variant = _VARIANTS[schedule.scheme, schedule.k_splits]
+    if schedule.scheme == "folded":
+        _check_folded(chip)
     if schedule.scheme == "wgmma":
         _check_wgmma(config, chip)
     return Plan(
@@ -104,6 +106,12 @@ def _check_transport(config: Query, chip: Target) -> None:
     if config.dcp and config.transport == "multicast" and not chip.multimem:
         allowed = f"{chip.name} has no multicast stores (multimem); allowed is unicast"
         raise PlanError("transport", "multicast", allowed)
+
+
+def _check_folded(chip: Target) -> None:
+    """Its rows come by multicast copies, which ptxas advises against elsewhere."""
+    if chip.major not in (9, 10):
+        raise PlanError("scheme", "folded", f"{chip.name} has no fast multicast copies: use rows")
 
 
 def _check_wgmma(config: Query, chip: Target) -> None:

@@ -14,8 +14,6 @@ import time
 import warnings
 from pathlib import Path
 
-from .cubins import compiled
-
 from kgen.codegen import build
 from kgen.codegen.cache.keys import Request
 from kgen.codegen.cache.store import Cache
@@ -24,6 +22,8 @@ from kgen.codegen.compiler.cubin import Cubin
 from kgen.codegen.compiler.render import Source
 from kgen.codegen.schema import QueryNorm
 from kgen.codegen.targets import DEFAULT
+
+from .cubins import compiled
 
 CONFIG = QueryNorm(batch=8)
 PLAIN = nvrtc.compile
