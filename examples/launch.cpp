@@ -111,7 +111,7 @@ int main() {
 
     std::vector<int64_t> slots;
     for (int row = 0; row < kRows; ++row) slots.push_back(row * 7);
-    kgen_query_h8_b8_params params = {};
+    kgen_query_rows8_params params = {};
     params.qkv = to_device(bf16(kRows * kWidth));
     params.w_qa = to_device(bf16(1536));
     params.w_kva = to_device(bf16(512));

@@ -367,8 +367,6 @@ from kgen.codegen.compiler import jobs, nvrtc, render
 left = [str(path) for path in Path.cwd().rglob("*")]
 assert left == [], left
 from kgen.codegen.schema import Query
-
-from ..helpers.cubins import RESOURCES, compiled
 print(build.build(Query(heads=8, batch=8)).path)
 loaded = {"cupy", "torch", "numpy"} & set(sys.modules)
 assert not loaded, loaded

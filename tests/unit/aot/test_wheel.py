@@ -68,7 +68,7 @@ def test_the_wheel_holds_what_it_records(wheel: Path) -> None:
         found = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode()
         assert (digest, size) == (f"sha256={found.rstrip('=')}", str(len(files[name])))
     assert files[f"{INFO}/entry_points.txt"] == b"[kgen.cubins]\nkgen-cubins = kgen_cubins\n"
-    assert b"\nRequires-Dist: kgen==0.1.0\n" in files[f"{INFO}/METADATA"]
+    assert b"\nRequires-Dist: kgen-mla==0.1.0\n" in files[f"{INFO}/METADATA"]
     with zipfile.ZipFile(wheel) as archive:
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}

@@ -141,9 +141,9 @@ def test_build_builds_a_step(tmp_path: Path) -> None:
     args = ("build", "--heads", "1", "--batch", "8", "--dsa", "--no-release", "-o", str(tmp_path))
     assert kgen(*args).exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "index_front-b8-no_release-sm_90a.cubin",
-        "query-h1-b8-dsa-no_release-sm_90a.cubin",
-        "value-h1-b8-no_release-sm_90a.cubin",
+        "index_front_rows8_no_release-sm_90a.cubin",
+        "query_rows8_dsa_no_release-sm_90a.cubin",
+        "value_tiles16_no_release-sm_90a.cubin",
     ]
 
 
@@ -180,15 +180,15 @@ def test_build_then_cache(tmp_path: Path) -> None:
     args = ("build", *SMALL, "--cache-dir", str(cache), "-o", str(out))
     first, second = kgen(*args), kgen(*args)
     assert (first.exit_code, second.exit_code) == (0, 0), first.output
-    cubin = out / "query-h1-b1-sm_90a.cubin"
+    cubin = out / "query_rows8-sm_90a.cubin"
     assert cubin.read_bytes().startswith(b"\x7fELF")
     size = f"{cubin.stat().st_size:,}"
-    assert re.fullmatch(rf"{re.escape(str(cubin))}  {size} bytes  \d+\.\d+ s\n", first.stdout)
+    assert re.fullmatch(rf"query-h1-b1 sm_90a  {re.escape(str(cubin))}  {size} bytes  \d+\.\d+ s\n", first.stdout)
     assert "compiled query-h1-b1 sm_90a" in first.stderr
     assert "1 built, 0 cached, 0 failed" in first.stderr
     assert "0 built, 1 cached, 0 failed" in second.stderr
     listed = json.loads(kgen("cache", "ls", "--json", "--cache-dir", str(cache)).stdout)
-    assert [(entry["config"], entry["arch"]) for entry in listed] == [("query-h1-b1", "sm_90a")]
+    assert [(entry["name"], entry["arch"]) for entry in listed] == [("query_rows8", "sm_90a")]
     assert kgen("cache", "clear", "--cache-dir", str(cache)).exit_code == 0
     assert kgen("cache", "ls", "--cache-dir", str(cache)).stdout == ""
 
