@@ -3,7 +3,8 @@
     python benchmarks/compile_all.py [--jobs N]
 
 Builds into a folder of its own, prints what failed, spilled or took local memory, and the time;
-exits 1 where there was any. CI compiles a part of the same set (tests/nvrtc/test_combinations.py).
+exits 1 where there was any. tests/unit/schema/test_combinations.py
+compiles a part of the same set.
 """
 
 from __future__ import annotations

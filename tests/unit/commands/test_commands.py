@@ -183,7 +183,8 @@ def test_build_then_cache(tmp_path: Path) -> None:
     cubin = out / "query_rows8-sm_90a.cubin"
     assert cubin.read_bytes().startswith(b"\x7fELF")
     size = f"{cubin.stat().st_size:,}"
-    assert re.fullmatch(rf"query-h1-b1 sm_90a  {re.escape(str(cubin))}  {size} bytes  \d+\.\d+ s\n", first.stdout)
+    line = rf"query-h1-b1 sm_90a  {re.escape(str(cubin))}  {size} bytes  \d+\.\d+ s\n"
+    assert re.fullmatch(line, first.stdout)
     assert "compiled query-h1-b1 sm_90a" in first.stderr
     assert "1 built, 0 cached, 0 failed" in first.stderr
     assert "0 built, 1 cached, 0 failed" in second.stderr
