@@ -135,6 +135,17 @@ __device__ void store_kv_insert(const Params& params, KvInsert& insert, const Kv
 
 }  // namespace
 
+namespace {
+
+// Eight rope columns of a token's query, Q_B's rows from `head_row` of the head on, in BF16: to the query, and with
+// DCP to every rank's mailbox.
+[[maybe_unused]] __device__ void store_rope8(const Params& params, int token, int head, int head_row, const Vec16& octet,
+                                             float scale) {
+    store_query8(query_row(params, token, head) + kKvColumns + head_row - kNopeColumns, octet, scale);
+}
+
+}  // namespace
+
 constexpr int kSmemWeights = 0;
 constexpr int kSmemUk = 75264;
 constexpr int kSmemPartials = 91648;

@@ -121,6 +121,17 @@ __device__ void store_kv_insert(const Params& params, KvInsert& insert, const Kv
 
 }  // namespace
 
+namespace {
+
+// Eight rope columns of a token's query, Q_B's rows from `head_row` of the head on, in BF16: to the query, and with
+// DCP to every rank's mailbox.
+[[maybe_unused]] __device__ void store_rope8(const Params& params, int token, int head, int head_row, const Vec16& octet,
+                                             float scale) {
+    store_query8(query_row(params, token, head) + kKvColumns + head_row - kNopeColumns, octet, scale);
+}
+
+}  // namespace
+
 constexpr int kSplits = 2;  // CTAs that share the K columns of a row group
 constexpr int kSmemWeights = 0;
 constexpr int kSmemWqa = 76800;
@@ -302,11 +313,7 @@ __device__ Vec16 add_received(const Vec16& mine, const Vec16& theirs, int lane) 
     float sum[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] = __uint_as_float(mine.word[i]) + __uint_as_float(theirs.word[i]);
-    const uint32_t low = to_bf16x2(sum[0], sum[1]), high = to_bf16x2(sum[2], sum[3]);
-    const uint32_t other_low = __shfl_xor_sync(0xFFFFFFFFu, low, 1);
-    const uint32_t other_high = __shfl_xor_sync(0xFFFFFFFFu, high, 1);
-    if (lane % 2) return {other_low, other_high, low, high};
-    return {low, high, other_low, other_high};
+    return gather_octet(sum, lane);
 }
 
 }  // namespace
@@ -384,8 +391,7 @@ void kgen_query_ksplit16x2(const __grid_constant__ Params params) {
                 st_async(mapa(target, rank), octet, mapa(smem.nope_barrier(), rank));
             }
         } else if (lane % 2 == 0) {
-            Query* query = query_row(params, first + token, head);
-            store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
+            store_rope8(params, first + token, head, head_row, octet, q_scale_inv);
         }
     }
 

@@ -120,6 +120,17 @@ __device__ void store_kv_insert(const Params& params, KvInsert& insert, const Kv
 
 }  // namespace
 
+namespace {
+
+// Eight rope columns of a token's query, Q_B's rows from `head_row` of the head on, in BF16: to the query, and with
+// DCP to every rank's mailbox.
+[[maybe_unused]] __device__ void store_rope8(const Params& params, int token, int head, int head_row, const Vec16& octet,
+                                             float scale) {
+    store_query8(query_row(params, token, head) + kKvColumns + head_row - kNopeColumns, octet, scale);
+}
+
+}  // namespace
+
 constexpr bool kQbCpAsync = false;  // not bulk copies
 constexpr int kSmemWeights = 0;
 constexpr int kSmemUk = 75264;
@@ -279,8 +290,7 @@ void kgen_query_rows8_dsa(const __grid_constant__ Params params) {
             const SharedAddr target = smem.nope() + token * kNopePitch + 2 * head_row;
             st_async(mapa(target, lane % 8), octet, mapa(smem.nope_barrier(), lane % 8));
         } else if (lane % 8 == 0) {
-            Query* query = query_row(params, first + token, head);
-            store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
+            store_rope8(params, first + token, head, head_row, octet, q_scale_inv);
         }
     }
 

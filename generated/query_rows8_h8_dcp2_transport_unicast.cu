@@ -175,6 +175,19 @@ __device__ void poll_mailbox(const Params& params, int first, int count, int cta
 
 }  // namespace
 
+namespace {
+
+// Eight rope columns of a token's query, Q_B's rows from `head_row` of the head on, in BF16: to the query, and with
+// DCP to every rank's mailbox.
+[[maybe_unused]] __device__ void store_rope8(const Params& params, int token, int head, int head_row, const Vec16& octet,
+                                             float scale) {
+    store_query8(query_row(params, token, head) + kKvColumns + head_row - kNopeColumns, octet, scale);
+    const int64_t column = (kKvColumns + head_row - kNopeColumns) * sizeof(Query);
+    publish(params, mailbox_offset(params, token, head) + column, to_query8<Query>(octet, scale));
+}
+
+}  // namespace
+
 constexpr bool kQbCpAsync = false;  // not bulk copies
 constexpr int kSmemWeights = 0;
 constexpr int kSmemUk = 75264;
@@ -334,10 +347,7 @@ void kgen_query_rows8_h8_dcp2_transport_unicast(const __grid_constant__ Params p
             const SharedAddr target = smem.nope() + token * kNopePitch + 2 * head_row;
             st_async(mapa(target, lane % 8), octet, mapa(smem.nope_barrier(), lane % 8));
         } else if (lane % 8 == 0) {
-            Query* query = query_row(params, first + token, head);
-            store_query8(query + kKvColumns + head_row - kNopeColumns, octet, q_scale_inv);
-            const int64_t column = (kKvColumns + head_row - kNopeColumns) * sizeof(Query);
-            publish(params, mailbox_offset(params, first + token, head) + column, to_query8<Query>(octet, q_scale_inv));
+            store_rope8(params, first + token, head, head_row, octet, q_scale_inv);
         }
     }
 

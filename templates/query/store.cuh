@@ -54,3 +54,12 @@ __device__ inline Vec16 gather_octet(float value, int lane) {
     for (int i = 0; i < 4; ++i) v.word[i] = __shfl_sync(0xFFFFFFFFu, pair, (lane & ~7) + 2 * i);
     return v;
 }
+
+// The same of four values a lane, in both lanes of a pair.
+__device__ inline Vec16 gather_octet(const float (&four)[4], int lane) {
+    const uint32_t low = to_bf16x2(four[0], four[1]), high = to_bf16x2(four[2], four[3]);
+    const uint32_t other_low = __shfl_xor_sync(0xFFFFFFFFu, low, 1);
+    const uint32_t other_high = __shfl_xor_sync(0xFFFFFFFFu, high, 1);
+    if (lane % 2) return {other_low, other_high, low, high};
+    return {low, high, other_low, other_high};
+}
