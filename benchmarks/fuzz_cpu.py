@@ -29,7 +29,7 @@ from kgen.codegen.compiler import jobs
 from kgen.codegen.errors import ConfigError, KgenError
 from kgen.codegen.plan import Plan, Schedule, plan
 from kgen.codegen.plan.index_front import TILE, VARIANTS, schedule_of
-from kgen.codegen.plan.query import FOLDED, KPAIR, KSPLIT, ROWS, WGMMA16, WGMMA32, WGMMA64
+from kgen.codegen.plan.schedules import FOLDED, KPAIR, KSPLIT, ROWS, WGMMA16, WGMMA32, WGMMA64
 from kgen.codegen.schema import Config, Option
 from kgen.codegen.verify import cpu
 

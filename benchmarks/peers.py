@@ -109,7 +109,9 @@ def judged(rank: int, memory: str, steps: int, exchange: Exchange) -> None:
 
     fields = {"heads": HEADS, "batch": BATCH}
     ranks = fields | {"dcp": 2, "watchdog": LIMIT}
-    alone, sent = make("query", **fields), make("query", **ranks, transport="unicast")
+    scheme = "rows" if BATCH <= 8 else "ksplit"  # what ranks use: the same bits
+    alone = make("query", **fields, scheme=scheme)
+    sent = make("query", **ranks, transport="unicast")
     tail = make("dcp_value", **ranks)
     box = mailboxes(memory, rank, Shape(2, HEADS, BATCH), exchange)
     own = {name: cupy.asarray(array) for name, array in query_inputs(rank).items()}

@@ -25,6 +25,8 @@ SLUGS = (
     "query-h8-b8-scheme.folded-dsa-fp8",
     "query-h8-b16",
     "query-h8-b64",
+    "query-h8-b16-scheme.ksplit",
+    "query-h8-b64-scheme.ksplit",
     "query-h8-b8-dsa",
     "query-h8-b64-dsa",
     "query-h8-b8-dsa-fp8",

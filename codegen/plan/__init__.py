@@ -1,8 +1,7 @@
 """How a configuration runs on a target: grid, shared memory, parameters, work; arithmetic only."""
 
-from .model import Plan, Region, Schedule, Work
+from .model import Plan, Region, Schedule, Work, plan
 from .params import ANY, Array, Axis, Field, ParamTable, Scalar, itemsize
-from .planner import plan
 
 __all__ = [
     "ANY",

@@ -34,3 +34,8 @@ FORMS: dict[tuple[bool, bool, bool], Form] = {
 def form_of(config: Query) -> Form:
     """The form of ``config``."""
     return FORMS[config.dsa, config.fp8, config.nvfp4]
+
+
+def stores_qc(config: Query) -> bool:
+    """Whether ``config`` stores q_c rows."""
+    return config.dsa and config.store_qc

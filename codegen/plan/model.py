@@ -1,19 +1,18 @@
-"""What a plan is: the frozen result of planning that every later stage reads."""
+"""From a configuration and a target to a plan, the frozen result that every later stage reads: pure
+arithmetic, no device is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
+from ..errors import PlanError
 from ..schema import Config
-from ..targets import SMEM_RESERVED, Target
+from ..targets import DEFAULT, SMEM_RESERVED, Target
+from ..targets import target as find_target
 from .params import ParamTable
-
-# What `auto` of `release` means, by family and scheme, measured on an H200 (docs/performance.md);
-# all others do best after the wait. An index_front must not trigger before its wait: a late query
-# may follow it.
-_AUTO = {("query", "folded"): "start"}
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,20 @@ class Work:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the work is cut: the scheme, token rows a CTA, and the CTAs that split K."""
+    """How the work is cut: the scheme, token rows a CTA, the CTAs that split K, whether a CTA has
+    its SM alone, and what ``auto`` of ``release`` means."""
 
     scheme: str
     tokens: int
     k_splits: int = 1
+    alone: bool = False
+    release: str = "wait"
+
+    @property
+    def name(self) -> str:
+        """``ksplit16x2``, ``folded8_alone``."""
+        splits = f"x{self.k_splits}" if self.k_splits > 1 else ""
+        return f"{self.scheme}{self.tokens}{splits}{'_alone' * self.alone}"
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Plan:
     @property
     def release(self) -> str:
         """When the next kernel of a chain may start: ``start``, ``wait`` or ``end``."""
-        return release_of(self.config, self.scheme)
+        return release_of(self.config, self.schedule)
 
     @property
     def tokens(self) -> int:
@@ -107,7 +115,10 @@ class Plan:
 
     @property
     def ctas_per_sm(self) -> int:
-        """CTAs that shared memory lets an SM hold, at most the two that hide a prologue."""
+        """CTAs that an SM shall hold: what shared memory lets it, at most the two that hide a
+        prologue."""
+        if self.schedule.alone:
+            return 1
         return min(2, self.target.smem_per_sm // (self.smem_bytes + SMEM_RESERVED))
 
     @property
@@ -128,6 +139,29 @@ class Plan:
         }
 
 
+def plan(config: Config, arch: str | Target = DEFAULT, schedule: Schedule | None = None) -> Plan:
+    """The plan of ``config`` on ``arch``; ``schedule`` overrides the target's table.
+
+    A family's plan is made by the function ``plan`` of the module here that has the family's name.
+
+    Raises
+    ------
+    PlanError
+        When the kernel does not fit the target; the message has both numbers.
+    """
+    chip = arch if isinstance(arch, Target) else find_target(arch)
+    family = import_module(f".{config.kernel}", __package__)
+    made: Plan = family.plan(config, chip, schedule)
+    if made.smem_bytes > chip.smem_per_block:
+        raise PlanError(
+            "arch",
+            chip.name,
+            f"{config.slug} (scheme {made.scheme}) needs {made.smem_bytes:,} bytes of shared "
+            f"memory a block, {chip.name} has {chip.smem_per_block:,}",
+        )
+    return made
+
+
 def stack(*pieces: tuple[str, int, str]) -> tuple[Region, ...]:
     """Regions (name, bytes, what lies there) one after the other, each a multiple of 16 bytes."""
     regions: list[Region] = []
@@ -137,29 +171,21 @@ def stack(*pieces: tuple[str, int, str]) -> tuple[Region, ...]:
     return tuple(regions)
 
 
-def auto_release(config: Config, scheme: str) -> str:
-    """The mode that ``auto`` stands for: ``start`` or ``wait``."""
-    if getattr(config, "late", False):
-        return "start"  # there is no wait at its start
-    return _AUTO.get((config.kernel, scheme), "wait")
-
-
-def release_of(config: Any, scheme: str) -> str:
+def release_of(config: Any, schedule: Schedule) -> str:
     """The mode of ``config``, a family's: ``start``, ``wait`` or ``end``."""
-    auto = auto_release(config, scheme)
-    return auto if config.release == "auto" else str(config.release)
+    if config.release != "auto":
+        return str(config.release)
+    late = getattr(config, "late", False)  # there is no wait at its start
+    return "start" if late else schedule.release
 
 
 def code_name(config: Config, schedule: Schedule, launch_data: Collection[str] = ("batch",)) -> str:
     """The name of a kernel's code, ``query_rows8_dsa``: the family, the schedule, and the fields of
-    ``config`` that machine code depends on, all but those that are ``launch_data``."""
-    splits = f"x{schedule.k_splits}" if schedule.k_splits > 1 else ""
-    cut = f"{schedule.scheme}{schedule.tokens}{splits}"
-    release = release_of(config, schedule.scheme)
-    if release == auto_release(config, schedule.scheme):
-        release = "auto"
-    named = config.model_copy(update={"release": release})
-    return "_".join((config.kernel, cut, *named.tokens(launch_data))).replace(".", "_")
+    ``config`` that machine code depends on, all but those that are ``launch_data``. Of the modes
+    of ``release``, ``wait`` goes without saying."""
+    release = release_of(config, schedule)
+    named = config.model_copy(update={"release": "auto" if release == "wait" else release})
+    return "_".join((config.kernel, schedule.name, *named.tokens(launch_data))).replace(".", "_")
 
 
 def work(moved: int, flops: int, target: Target) -> Work:

@@ -10,54 +10,28 @@ from ..dims import HEAD_ROWS, KV_LORA, NOPE, PACKED, Q_LORA, QUERY
 from ..errors import ConfigError, PlanError
 from ..schema import Query
 from ..targets import Target
-from .forms import form_of
+from .forms import form_of, stores_qc
 from .mailbox import mailbox_constants, sent_query, sent_scalars
 from .model import Plan, Region, Schedule, Work, code_name, stack, work
 from .params import Array, Axis, ParamTable, itemsize, packed_row, q_c_rows, step_scalars
+from .schedules import choose
 
 CLUSTER = 8
 COMPUTE_THREADS = 256
 UK_BYTES = NOPE * 2 * KV_LORA // CLUSTER  # w_uk's 64 columns of a CTA
 NOPE_PITCH = 2 * NOPE + 16
+_ALONE = 116 * 1024  # bytes of shared memory: no SM has room for two such CTAs
 _STAGED_UK = NOPE * 2 * 128  # w_uk's 128 columns of a CTA that absorbs half of the tokens
-
-FOLDED = Schedule("folded", 8)
-ROWS = Schedule("rows", 8)
-KPAIR = Schedule("ksplit", 16, 2)
-KSPLIT = Schedule("ksplit", 32, 8)
-WGMMA16, WGMMA32, WGMMA64 = (Schedule("wgmma", tokens, 4) for tokens in (16, 32, 64))
-
-# Which schedule serves a batch: the first whose bound is not below it. Measured on an H200
-# (docs/performance.md); the same on the other datacenter parts until measured there. Of the
-# schemes only `rows` fits sm_120a.
-_HOPPER = ((8, ROWS), (32, KPAIR), (256, KSPLIT))
-SCHEDULES: dict[str, tuple[tuple[int, Schedule], ...]] = {
-    "sm_90a": _HOPPER,
-    "sm_100a": _HOPPER,
-    "sm_103a": _HOPPER,
-    "sm_120a": ((256, ROWS),),
-}
-_FORCED: dict[str, tuple[tuple[int, Schedule], ...]] = {
-    "folded": ((256, FOLDED),),
-    "rows": ((256, ROWS),),
-    "ksplit": ((32, KPAIR), (256, KSPLIT)),
-    "wgmma": ((16, WGMMA16), (32, WGMMA32), (256, WGMMA64)),
-}
 
 # Fields that no machine code depends on: heads are the grid's y, but mailboxes have rows of them.
 _DCP_LAUNCH_DATA = ("batch", "scheme")
 _LAUNCH_DATA = ("heads", *_DCP_LAUNCH_DATA)
 
 
-def _choose(config: Query, chip: Target) -> Schedule:
-    table = _FORCED.get(config.scheme, SCHEDULES[chip.name])
-    return next(schedule for bound, schedule in table if config.batch <= bound)
-
-
 def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
     """A cluster of 8 CTAs for each head and tile of tokens."""
     _check_transport(config, chip)
-    schedule = schedule or _choose(config, chip)
+    schedule = schedule or choose(config, chip)
     if config.q_b_cp_async and schedule.scheme != "rows":
         allowed = f"belongs to the rows scheme; batch {config.batch} uses {schedule.scheme} here"
         raise ConfigError("q_b_cp_async", True, allowed)
@@ -89,7 +63,7 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
             "kv_header": form.kv_header,
             "kv_scale": form.kv_scale,
             "dsa": config.dsa,
-            "store_qc": _stores_qc(config),
+            "store_qc": stores_qc(config),
             "late": config.late,
             "transport": config.transport,
             "poll": config.poll,
@@ -117,19 +91,15 @@ def _check_folded(chip: Target) -> None:
 def _check_wgmma(config: Query, chip: Target) -> None:
     if not chip.wgmma:
         raise PlanError("scheme", "wgmma", f"{chip.name} has no wgmma; allowed are rows, ksplit")
-    if form_of(config).query != "e4m3" or _stores_qc(config):
+    if form_of(config).query != "e4m3" or stores_qc(config):
         allowed = "it is for FP8 queries that store no q_c, which it never forms"
         raise PlanError("scheme", "wgmma", allowed)
-
-
-def _stores_qc(config: Query) -> bool:
-    return config.dsa and config.store_qc
 
 
 def _folded_smem(schedule: Schedule) -> tuple[Region, ...]:
     tokens, warps = schedule.tokens, COMPUTE_THREADS // 32
     rows, nope = HEAD_ROWS // CLUSTER, NOPE // CLUSTER
-    return stack(
+    regions = stack(
         (
             "weights",
             rows * (2 * Q_LORA + 64),
@@ -146,6 +116,9 @@ def _folded_smem(schedule: Schedule) -> tuple[Region, ...]:
         ("sums", tokens * CLUSTER * 4, f"sums of squares [{tokens}, {CLUSTER} CTAs] FP32"),
         ("barriers", 6 * 8, "mbarriers"),
     )
+    used = regions[-1].offset + regions[-1].size
+    rest = Region("rest", used, _ALONE - used, "unused: keeps others off the SM")
+    return (*regions, rest) if schedule.alone else regions
 
 
 def _rows_smem(schedule: Schedule) -> tuple[Region, ...]:
@@ -274,7 +247,7 @@ def _query_params(config: Query) -> ParamTable:
         role="out",
         doc="query: 512 latent, 64 rope columns a head",
     )
-    q_c = (q_c_rows(),) if _stores_qc(config) else ()
+    q_c = (q_c_rows(),) if stores_qc(config) else ()
     return ParamTable(
         arrays=(
             *(packed_row(), *weights, cache, slots, *scales, out, *q_c),
@@ -292,7 +265,7 @@ def _query_work(config: Query, chip: Target) -> Work:
     weights = 2 * (heads * (HEAD_ROWS * Q_LORA + NOPE * KV_LORA) + Q_LORA + KV_LORA)
     read = 2 * (PACKED) + 8
     written = form.row_bytes + (QUERY) * heads * itemsize(form.query)
-    if _stores_qc(config):
+    if stores_qc(config):
         written += 2 * Q_LORA
     mailbox = batch * config.dcp * heads * (QUERY) * itemsize(form.query)
     flops = 2 * batch * heads * (HEAD_ROWS * Q_LORA + NOPE * KV_LORA)

@@ -14,6 +14,9 @@ TILE = 16  # token rows of a CTA: the M side of one MMA
 OUTPUTS = 32  # of a head, a value CTA's
 THREADS = 128
 
+# Measured on an H200 (docs/performance.md): what starts early takes room from what still runs.
+_SHORT, _LONG = Schedule("tiles", TILE, release="start"), Schedule("tiles", TILE)
+
 
 def gated(config: Value | Gate | DcpValue, *first: Array) -> ParamTable:
     """The table of a kernel that ends with the gate; its own arrays come ``first``."""
@@ -62,7 +65,7 @@ def plan(config: Value, chip: Target, schedule: Schedule | None) -> Plan:
         doc="attention latent",
     )
     token = heads * (2 * KV_LORA + 4 * V) + 4
-    schedule = schedule or Schedule("tiles", TILE)
+    schedule = schedule or (_SHORT if batch <= TILE or heads >= 32 else _LONG)
     return Plan(
         config=config,
         target=chip,

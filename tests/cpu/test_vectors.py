@@ -11,7 +11,7 @@ from kgen.codegen.emulator.kernel import emulate
 from kgen.codegen.plan import Schedule
 from kgen.codegen.plan.forms import form_of
 from kgen.codegen.plan.index_front import schedule_of
-from kgen.codegen.plan.query import FOLDED, KPAIR, KSPLIT, ROWS
+from kgen.codegen.plan.schedules import FOLDED, KPAIR, KSPLIT, ROWS
 from kgen.codegen.schema import Query
 from kgen.codegen.verify import cpu, outcome
 
@@ -23,7 +23,11 @@ pytestmark = pytest.mark.cpu
 QUERY = {"rows": ROWS, "ksplit2": KPAIR, "ksplit8": KSPLIT}
 SHAPES = tuple(f"query/{shape}/" for shape in ("8x1", "8x3", "6x5", "2x7"))
 SMALL = [name for name in inputs.names() if name.startswith(SHAPES)]
-OTHERS = [(name, scheme) for name in SMALL for scheme in ("ksplit2", "ksplit8")]
+OTHERS = [
+    *((name, scheme) for name in SMALL for scheme in QUERY),
+    *(("query/8x17/dense", "ksplit2"), ("query/8x33/dense", "ksplit8")),
+    ("query/8x64/dense", "ksplit8"),
+]
 FOLDABLE = [  # an FP8 query of up to 8 rows
     name
     for name in inputs.names()
@@ -50,8 +54,9 @@ def judge_vector(name: str, schedule: Schedule | None = None) -> None:
     verdicts = outcome.check(made.plan, expectations, cpu.run(made, sample, seed))
     assert all(verdict.right for verdict in verdicts.values()), verdicts
     first = next(iter(verdicts.values()))
-    # 8x33 has a row with one flip in q_c; `folded` does not form it, and rounds elsewhere.
-    assert first.share_exact >= (0.88 if made.plan.scheme == "folded" else 0.99), first
+    # 8x33 has a row with one flip in q_c. Two schemes do not form it, and round elsewhere.
+    elsewhere = made.plan.scheme in ("folded", "wgmma")
+    assert first.share_exact >= (0.88 if elsewhere else 0.99), first
 
 
 def test_there_are_75_vectors() -> None:

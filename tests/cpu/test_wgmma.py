@@ -10,7 +10,7 @@ import pytest
 from kgen.codegen.compiler.render import render
 from kgen.codegen.emulator.kernel import Emulation, emulate
 from kgen.codegen.plan import Schedule, plan
-from kgen.codegen.plan.query import WGMMA16, WGMMA32, WGMMA64
+from kgen.codegen.plan.schedules import WGMMA16, WGMMA32, WGMMA64
 from kgen.codegen.schema import families
 from kgen.codegen.verify import cpu, gpu
 

@@ -134,7 +134,7 @@ class Queries:
         ranks = {"dcp": dcp, "transport": "unicast", "q_heads": self.padded, "release": False}
         self.polls = fits(make("query", **fields, **ranks)) if poll is None else poll
         self.batch, self.heads = batch, heads
-        self.alone = make("query", **fields)
+        self.alone = make("query", **fields, scheme="rows" if batch <= 8 else "ksplit")
         self.whole = make("query", **fields, **ranks, poll=self.polls)
         wide = form == "dsa"
         waits = {"heads": heads, "batch": batch, "dcp": dcp, "q_heads": self.padded, "bf16": wide}

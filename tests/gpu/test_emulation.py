@@ -15,7 +15,7 @@ from kgen.codegen.emulator.kernel import Emulation
 from kgen.codegen.errors import PlanError
 from kgen.codegen.plan import Plan, Schedule, plan
 from kgen.codegen.plan.index_front import VARIANTS, schedule_of
-from kgen.codegen.plan.query import KPAIR, KSPLIT, ROWS
+from kgen.codegen.plan.schedules import KPAIR, KSPLIT, ROWS
 from kgen.codegen.runtime import nvml
 from kgen.codegen.verify import cpu, families, gpu, outcome
 from kgen.codegen.verify.expected import Expected

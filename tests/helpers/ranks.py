@@ -15,7 +15,7 @@ from kgen.codegen.emulator.executor import Emulated, emulate
 from kgen.codegen.emulator.kernel import poisoned
 from kgen.codegen.emulator.ranks import aligned, boxes_of, filled, launch, words
 from kgen.codegen.plan import plan
-from kgen.codegen.plan.query import form_of
+from kgen.codegen.plan.forms import form_of
 from kgen.codegen.reference import dcp
 from kgen.codegen.verify.samples import Rng, bf16, query_weights
 
@@ -47,8 +47,9 @@ class Queries:
         rng = np.random.default_rng(seed)
         weights = [_weights(rng, heads) for _ in range(dcp)]
         box = Shape(dcp, heads, batch + SPARE, config.q_heads, wide)
-        alone = emulate(plan(schema.make("query", shape | plain)))
-        return cls(config, emulate(plan(config)), alone, boxes_of(box), weights, rng)
+        made = plan(config)
+        alone = plan(schema.make("query", shape | plain), made.target, made.schedule)
+        return cls(config, emulate(made), emulate(alone), boxes_of(box), weights, rng)
 
     def inputs(self, qkv: np.ndarray | None = None) -> list[Arrays]:
         """Inputs of a step, and poisoned outputs, of each rank: all have the same rows."""

@@ -74,7 +74,7 @@ def test_every_canonical_kernel_fits_every_target() -> None:
     """All but schemes of other chips, and index_front on sm_120a, where it has no room."""
     refused = [(s, a) for s in goldens.SLUGS for a in TARGETS if not fits(s, a)]
     large = [s for s in goldens.SLUGS if s.startswith("index_front")]
-    special = [s for s in goldens.SLUGS if "scheme.folded" in s or "scheme.wgmma" in s]
+    special = [s for s in goldens.SLUGS if "-scheme." in s]
     assert [slug for slug, arch in refused if arch == "sm_120a"] == [
         slug for slug in goldens.SLUGS if slug in (*large, *special)
     ]

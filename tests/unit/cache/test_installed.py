@@ -28,7 +28,8 @@ pytestmark = pytest.mark.nvrtc
 PATCH = pytest.MonkeyPatch
 CONFIG, OTHER = QueryNorm(batch=8), Gate(heads=1, batch=8)
 MISSING = QueryNorm(batch=9, release="end")
-CUBIN = "kgen_cubins/cubins/query_norm_row1-sm_90a.cubin"
+CODE = "query_norm_row1_release_start"
+CUBIN = f"kgen_cubins/cubins/{CODE}-sm_90a.cubin"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_packaged_kernel_is_used_as_it_was_built(site: Path, compiled: list[st
     for arch in packaged.ARCHS:
         built = build(CONFIG, arch)
         assert built.origin == "package"
-        assert built.path == site / f"kgen_cubins/cubins/query_norm_row1-{arch}.cubin"
+        assert built.path == site / f"kgen_cubins/cubins/{CODE}-{arch}.cubin"
         assert built.cubin.image == built.path.read_bytes()
         alone = build(CONFIG, arch, packaged=False)
         assert (alone.origin, alone.key) == ("compiled", built.key)
@@ -141,7 +142,7 @@ def test_a_miss_names_the_nearest_entry_and_the_command_that_fixes_it(
         build(MISSING, "sm_100a")
     text = str(caught.value)
     assert "query_norm-b9-no_release for sm_100a is in no package and no cache" in text
-    nearest = "query_norm_row1 for sm_100a, in package kgen-cubins 0.1.0"
+    nearest = f"{CODE} for sm_100a, in package kgen-cubins 0.1.0"
     assert f"nearest entry: {nearest}; here query_norm_row1_no_release" in text
     assert f"caches searched: {Cache().root}" in text
     command = "kgen build query_norm-b9-no_release --arch sm_100a"

@@ -180,7 +180,8 @@ def test_build_then_cache(tmp_path: Path) -> None:
     args = ("build", *SMALL, "--cache-dir", str(cache), "-o", str(out))
     first, second = kgen(*args), kgen(*args)
     assert (first.exit_code, second.exit_code) == (0, 0), first.output
-    cubin = out / "query_rows8-sm_90a.cubin"
+    code = "query_folded8_alone_release_start"
+    cubin = out / f"{code}-sm_90a.cubin"
     assert cubin.read_bytes().startswith(b"\x7fELF")
     size = f"{cubin.stat().st_size:,}"
     line = rf"query-h1-b1 sm_90a  {re.escape(str(cubin))}  {size} bytes  \d+\.\d+ s\n"
@@ -189,7 +190,7 @@ def test_build_then_cache(tmp_path: Path) -> None:
     assert "1 built, 0 cached, 0 failed" in first.stderr
     assert "0 built, 1 cached, 0 failed" in second.stderr
     listed = json.loads(kgen("cache", "ls", "--json", "--cache-dir", str(cache)).stdout)
-    assert [(entry["name"], entry["arch"]) for entry in listed] == [("query_rows8", "sm_90a")]
+    assert [(entry["name"], entry["arch"]) for entry in listed] == [(code, "sm_90a")]
     assert kgen("cache", "clear", "--cache-dir", str(cache)).exit_code == 0
     assert kgen("cache", "ls", "--cache-dir", str(cache)).stdout == ""
 

@@ -91,12 +91,12 @@ def test_unknown_and_wrong_settings_are_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kgen.codegen.plan import planner
+    from kgen.codegen.plan import model
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(planner, "find_target", stop)
+    monkeypatch.setattr(model, "find_target", stop)
     found = run("plan", "query-h8-b8")
     assert found.exit_code == 130 and "Traceback" not in found.output
 

@@ -81,7 +81,7 @@ def test_every_state_is_told_in_matrix_order(matrix: str) -> None:
 def test_text_names_state_kernel_target_and_file(matrix: str, site: Path) -> None:
     result = packaged.kgen("coverage", "query_norm-b8", "--arch", "sm_90a", "--arch", "sm_120a")
     first, second = (line.split() for line in result.stdout.splitlines())
-    place = str(site / "kgen_cubins/cubins/query_norm_row1-sm_90a.cubin")
+    place = str(site / "kgen_cubins/cubins/query_norm_row1_release_start-sm_90a.cubin")
     assert first == ["packaged", "query_norm-b8", "sm_90a", place]
     assert second == ["must", "be", "compiled", "query_norm-b8", "sm_120a"]
     assert result.exit_code == 1

@@ -97,8 +97,8 @@ def test_the_same_code_is_nearer_than_another(cache: Cache) -> None:
     assert "arch" in differing(cache)
     build(Query(heads=8, batch=8), cache=cache)
     found = explain(CONFIG, "sm_90a", cache)
-    assert found.nearest and found.nearest.meta["name"] == "query_norm_row1"
-    assert "nearest  query_norm_row1 for sm_100a" in found.text()
+    assert found.nearest and found.nearest.meta["name"] == "query_norm_row1_release_start"
+    assert "nearest  query_norm_row1_release_start for sm_100a" in found.text()
 
 
 def test_a_damaged_entry_is_a_miss_that_says_so_and_is_left_alone(cache: Cache) -> None:

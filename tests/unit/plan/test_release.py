@@ -46,7 +46,7 @@ def test_slugs(token: str, spelt: str) -> None:
 
 def test_a_mode_that_auto_means_makes_no_other_code() -> None:
     assert planned("query-h8-b8-release.wait").code == planned("query-h8-b8").code
-    assert planned("query-h8-b8-scheme.folded-release.start").code == "query_folded8"
+    assert planned("query-h8-b8-scheme.folded-release.start").code == "query_folded8_release_start"
     assert planned("query-h8-b8-release.start").code == "query_rows8_release_start"
     assert planned("query-h8-b8-no_release").code == "query_rows8_no_release"
 

@@ -1,4 +1,4 @@
-// query_ksplit16x2_dsa_late: MLA decode query, scheme `ksplit`, K cut in two.
+// query_ksplit16x2_dsa_late_release_start: MLA decode query, scheme `ksplit`, K cut in two.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 16 tokens. Two CTAs share 48 Q_B rows, each over half of K;
@@ -319,7 +319,7 @@ __device__ Vec16 add_received(const Vec16& mine, const Vec16& theirs, int lane) 
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_ksplit16x2_dsa_late(const __grid_constant__ Params params) {
+void kgen_query_ksplit16x2_dsa_late_release_start(const __grid_constant__ Params params) {
     if constexpr (kRelease == Release::start) griddepcontrol_launch_dependents();
     uint8_t* const storage = dynamic_shared();
     const Smem smem = {shared_addr(storage)};

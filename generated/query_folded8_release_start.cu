@@ -1,4 +1,4 @@
-// query_folded8_dsa_fp8: MLA decode query, scheme `folded`.
+// query_folded8_release_start: MLA decode query, scheme `folded`.
 // RMSNorm of q_a, Q_B, W_UK absorption and the paged KV insert in one kernel.
 //
 // A cluster of 8 CTAs owns one head for 8 tokens; CTA `part` owns 16 nope and 8 rope rows of Q_B over
@@ -18,7 +18,7 @@
 // nope      nope columns            warps 0..3 of every CTA           warps 0..7
 #include "query/absorb.cuh"
 #include "query/fold.cuh"
-#include "query/kv/fp8_divide.cuh"
+#include "query/kv/fp8_multiply.cuh"
 #include "query/store.cuh"
 #include "release.cuh"
 
@@ -27,8 +27,8 @@ constexpr int kNumTokens = 8;  // token rows of a CTA's tile
 constexpr int kClusterSize = 8;  // CTAs that share one head
 constexpr int kNumThreads = 288;  
 constexpr int kCtasPerSm = 2;
-constexpr bool kDsa = true;  // the stock C++ form of the RMSNorm
-constexpr bool kStoreQc = true;
+constexpr bool kDsa = false;  // the stock C++ form of the RMSNorm
+constexpr bool kStoreQc = false;
 constexpr bool kLate = false;
 constexpr Release kRelease = Release::start;
 
@@ -52,19 +52,17 @@ struct Params {
     uint8_t* cache;  // [any, page_size, 576]
     const int64_t* slots;  // [num_rows]
     const float* q_scale_inv;  // []
-    const float* k_scale;  // []
+    const float* k_scale_inv;  // []
     e4m3* out;  // [num_rows, heads, 576]
-    bf16* q_c;  // [num_rows, 1536]
     int64_t qkv_stride;  // elements, qkv
     int64_t w_uk_stride;  // elements, w_uk
     int64_t page_stride;  // elements, cache
     int64_t out_stride;  // elements, out
-    int64_t q_c_stride;  // elements, q_c
     int32_t page_size;  // extent, cache
     float eps;  // of the RMSNorms
     int32_t num_rows;  // token rows
 };
-static_assert(sizeof(Params) == 144, "the host packs 144 bytes");
+static_assert(sizeof(Params) == 128, "the host packs 128 bytes");
 
 namespace {
 
@@ -75,12 +73,12 @@ __device__ float load_query_scale(const Params& params) {
 }
 
 __device__ KvScale load_kv_scale(const Params& params) {
-    return {*params.k_scale};
+    return {*params.k_scale_inv};
 }
 
 // Where the q_c row of `token` goes.
 [[maybe_unused]] __device__ bf16* q_c_row(const Params& params, int token) {
-    return params.q_c + token * params.q_c_stride;
+    return nullptr;
 }
 
 __device__ float query_rrms(float sum, float eps) {
@@ -363,7 +361,7 @@ __device__ void store_q_c(const Params& params, const Smem& smem, int first, int
 }  // namespace
 
 extern "C" __global__ __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThreads, kCtasPerSm)
-void kgen_query_folded8_dsa_fp8(const __grid_constant__ Params params) {
+void kgen_query_folded8_release_start(const __grid_constant__ Params params) {
     const Smem smem = {shared_addr(dynamic_shared())};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int part = blockIdx.x, head = blockIdx.y, first = blockIdx.z * kNumTokens;

@@ -43,7 +43,7 @@ def test_every_query_plans(batches: range) -> None:
             across, up, tiles = made.grid
             assert (across, up) == (made.cluster, heads)
             assert made.tokens * (tiles - 1) < batch <= made.tokens * tiles
-            assert made.ctas_per_sm == 2
+            assert made.ctas_per_sm == 1 + (not made.schedule.alone)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -67,20 +67,49 @@ def test_every_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "schedule"),
+    ("batch", "default", "blackwell"),
     [
-        (1, Schedule("rows", 8)),
-        (8, Schedule("rows", 8)),
-        (9, Schedule("ksplit", 16, 2)),
-        (32, Schedule("ksplit", 16, 2)),
-        (33, Schedule("ksplit", 32, 8)),
-        (256, Schedule("ksplit", 32, 8)),
+        (1, "folded8", "rows8"),
+        (2, "folded8", "rows8"),
+        (3, "rows8", "rows8"),
+        (8, "rows8", "rows8"),
+        (9, "wgmma16x4", "ksplit16x2"),
+        (17, "wgmma32x4", "ksplit16x2"),
+        (32, "wgmma32x4", "ksplit16x2"),
+        (33, "wgmma64x4", "ksplit32x8"),
+        (256, "wgmma64x4", "ksplit32x8"),
     ],
 )
-def test_the_table_of_the_default_target(batch: int, schedule: Schedule) -> None:
-    assert plan(Query(heads=8, batch=batch)).schedule == schedule
-    on_small = plan(Query(heads=8, batch=batch), "sm_120a")
-    assert on_small.schedule == Schedule("rows", 8)
+def test_the_tables_of_the_targets(batch: int, default: str, blackwell: str) -> None:
+    config = Query(heads=8, batch=batch)
+    assert plan(config).schedule.name == default
+    assert plan(config, "sm_100a").schedule.name == blackwell
+    assert plan(config, "sm_120a").schedule == Schedule("rows", 8)
+
+
+@pytest.mark.parametrize(
+    ("slug", "name", "release"),
+    [
+        ("query-h6-b8", "folded8_alone", "start"),  # both grids' CTAs have an SM each
+        ("query-h10-b2", "rows8", "wait"),
+        ("query-h12-b8", "folded8", "start"),
+        ("query-h16-b1", "rows8", "start"),
+        ("query-h16-b8", "folded8", "start"),
+        ("query-h16-b16", "ksplit16x2", "wait"),
+        ("query-h128-b8", "rows8", "wait"),
+        ("query-h128-b16", "wgmma16x4", "wait"),
+        ("query-h8-b1-dsa", "rows8", "wait"),  # q_c's rounding is part of what it computes
+        ("query-h16-b1-dsa", "rows8", "start"),
+        ("query-h8-b64-dsa", "ksplit32x8", "wait"),
+        ("query-h8-b1-dsa-fp8-no_store_qc", "rows8", "wait"),
+        ("query-h8-b64-dsa-fp8-no_store_qc", "wgmma64x4", "wait"),
+        ("query-h8-b64-dcp2", "ksplit32x8", "wait"),
+        ("query-h8-b8-q_b_cp_async", "rows8", "wait"),
+    ],
+)
+def test_what_auto_means_by_heads_and_form(slug: str, name: str, release: str) -> None:
+    made = plan(schema.parse_slug(slug))
+    assert (made.schedule.name, made.release) == (name, release)
 
 
 @pytest.mark.parametrize(
