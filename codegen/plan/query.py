@@ -44,7 +44,7 @@ def plan(config: Query, chip: Target, schedule: Schedule | None) -> Plan:
     form = form_of(config)
     variant = _VARIANTS[schedule.scheme, schedule.k_splits]
     if schedule.scheme == "folded":
-        _check_folded(chip)
+        _check_folded(config, chip)
     if schedule.scheme == "wgmma":
         _check_wgmma(config, chip)
     return Plan(
@@ -82,8 +82,10 @@ def _check_transport(config: Query, chip: Target) -> None:
         raise PlanError("transport", "multicast", allowed)
 
 
-def _check_folded(chip: Target) -> None:
+def _check_folded(config: Query, chip: Target) -> None:
     """Its rows come by multicast copies, which ptxas advises against elsewhere."""
+    if form_of(config).query != "e4m3" or config.dcp:
+        raise PlanError("scheme", "folded", "it is for FP8 queries without dcp: use rows")
     if chip.major not in (9, 10):
         raise PlanError("scheme", "folded", f"{chip.name} has no fast multicast copies: use rows")
 

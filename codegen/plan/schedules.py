@@ -33,9 +33,8 @@ _MANY = 10**6
 _WGMMA: Batches = ((16, WGMMA16), (32, WGMMA32), (256, WGMMA64))
 _DENSE: tuple[tuple[int, Batches], ...] = (
     (7, ((8, FOLDED_ALONE), *_WGMMA)),
-    (9, ((2, FOLDED), (8, ROWS), *_WGMMA)),
-    (11, ((1, FOLDED), (8, ROWS), *_WGMMA)),
-    (15, ((8, FOLDED), *_WGMMA)),
+    (11, ((8, ROWS), *_WGMMA)),
+    (15, ((2, FOLDED), (8, ROWS), *_WGMMA)),
     (20, ((2, ROWS_START), (8, FOLDED), (16, KPAIR), *_WGMMA)),
     (48, ((4, ROWS_START), (8, ROWS), *_WGMMA)),
     (_MANY, ((8, ROWS), *_WGMMA)),

@@ -403,7 +403,7 @@ def watch(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", ["query", "query_wait", "dcp_value"])
 def test_a_rank_that_never_comes_trips_the_watchdog(kernel: str) -> None:
     """In a process of its own, which is left without a context."""
-    code = f"from tests.gpu.test_dcp_gpu import watch; watch({kernel!r})"
+    code = f"from tests.gpu.test_dcp import watch; watch({kernel!r})"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -414,7 +414,7 @@ def test_a_rank_that_never_comes_trips_the_watchdog(kernel: str) -> None:
 
 
 SANITIZED = """
-from tests.gpu.test_dcp_gpu import Queries
+from tests.gpu.test_dcp import Queries
 subject = Queries(2, 2, 16, "dense", poll=False)
 for step in range(2):
     subject.launch(step)

@@ -27,8 +27,14 @@ FORMS = ("", "-dsa", "-dsa-fp8", "-dsa-fp8-nvfp4", "-dsa-late")
 QUERIES = (("query-h2-b11", ROWS), ("query-h1-b19", KPAIR), ("query-h1-b35", KSPLIT))
 FRONTS = [f"index_front-b{batch}{form}" for batch in (9, 18) for form in ("", "-mx", "-fp4")]
 OTHERS = (
-    *("query-h3-b1", "query-h1-b6-q_b_cp_async", "query-h2-b11-scheme.rows-dsa-q_b_cp_async"),
+    *(
+        "query-h3-b1-scheme.rows",
+        "query-h1-b6-q_b_cp_async",
+        "query-h2-b11-scheme.rows-dsa-q_b_cp_async",
+    ),
     *("query-h1-b40-dsa-no_store_qc-no_release", "query_norm-b5", "query_norm-b17-no_release"),
+    *("query-h3-b5-scheme.folded", "query-h2-b3-scheme.folded-dsa-fp8"),
+    *("query-h1-b16-scheme.wgmma", "query-h2-b35-scheme.wgmma"),
     *("value-h1-b1", "value-h3-b18-q3", "gate-h3-b5", "gate-h2-b20-q4"),
 )
 
@@ -83,7 +89,7 @@ def test_gpu_and_cpu_agree(name: str) -> None:
 def test_every_family_form_and_schedule_is_here() -> None:
     plans = [plan(schema.parse_slug(slug), schedule=schedule) for slug, schedule in CASES.values()]
     assert {made.config.kernel for made in plans} == {*schema.KERNELS}
-    for kernel, schedules, forms in (("query", 3, 5), ("index_front", 2, 3)):
+    for kernel, schedules, forms in (("query", 3, 6), ("index_front", 2, 3)):
         mine = [made for made in plans if made.config.kernel == kernel]
         switches = ("dsa", "fp8", "nvfp4", "late", "mx", "fp4")
         found = {

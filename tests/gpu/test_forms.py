@@ -81,7 +81,8 @@ def test_padded_heads_and_q_c_rows(heads: int, batch: int, form: str) -> None:
 @pytest.mark.parametrize("form", ["dsa", "dsa_fp8", "dsa_nvfp4"])
 @pytest.mark.parametrize(("heads", "batch"), [(2, 8), (2, 17), (2, 40)])
 def test_query_norm_gives_the_q_c_that_store_qc_gave(heads: int, batch: int, form: str) -> None:
-    fields = {"heads": heads, "batch": batch, **cases.FORMS[form]}
+    scheme = "rows" if batch <= 8 else "ksplit"  # with q_c or without
+    fields = {"heads": heads, "batch": batch, "scheme": scheme, **cases.FORMS[form]}
     whole, bare, norm = (
         api.kernel(schema.make(family, given))
         for family, given in (

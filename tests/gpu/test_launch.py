@@ -250,8 +250,8 @@ def test_torch_graph(kernel: Kernel, expected: Any, bound: bool) -> None:
 
 def test_cold_kernel_under_capture_is_refused_and_the_capture_survives(expected: Any) -> None:
     torch = pytest.importorskip("torch")
-    warm = kgen.query(heads=HEADS, batch=BATCH)
-    cold = Kernel(warm.artifact)
+    warm, cold = (kgen.query(heads=HEADS, batch=BATCH, release=mode) for mode in ("auto", "end"))
+    driver.get().functions.pop((cold.artifact.cubin.image, 0), None)
     warm.load()
     arrays = in_torch()
     graph = torch.cuda.CUDAGraph()
